@@ -1,0 +1,6 @@
+//! The pure middle of Tidegate: units, algorithms, rules, engine, and the port a store fills.
+//!
+//! Nothing here reads a clock, touches a file, opens a socket or needs a runtime. Everything that
+//! matters to a decision is an argument, so tests, simulator and production run the same code.
+
+pub mod units;

@@ -1,0 +1,1 @@
+//! Tidegate as a library: the limiter, its stores, live rules and identity.
