@@ -3,4 +3,9 @@
 //! Nothing here reads a clock, touches a file, opens a socket or needs a runtime. Everything that
 //! matters to a decision is an argument, so tests, simulator and production run the same code.
 
+pub mod algorithms;
+pub mod engine;
+pub mod rules;
+pub mod store;
+pub mod subject;
 pub mod units;

@@ -1,0 +1,190 @@
+//! Token bucket, leaky bucket as a meter, and leaky bucket as a queue: one level that drains.
+//!
+//! The level counts what was used and has not drained yet, in reduced units: one token is
+//! `per_token` units, one tick drains `per_tick`, and their ratio is the rate in lowest terms. No
+//! float and no rounded duration is ever stored, so nothing drifts. A fresh bucket has level 0.
+//!
+//! Invariant: `level <= 2 * capacity`, and all products stay below the limit's precision; the
+//! constructor refuses parameters that could not keep this.
+
+use super::{Meter, Precision, Settled, Wait, gcd};
+use crate::units::Cost;
+
+/// The parameters of a draining level.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Bucket {
+    per_token: u64,
+    per_tick: u64,
+    tokens: u64,
+    /// For a queue, the longest a request may be told to wait.
+    queue: Option<Queue>,
+}
+
+/// What makes a bucket a queue: admitted requests wait for the level before them to drain.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Queue {
+    max_delay_ticks: u64,
+}
+
+/// A level and the tick at which it was true.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BucketState {
+    /// The tick up to which the level has been drained.
+    pub last: u64,
+    /// What is used, in reduced units.
+    pub level: u64,
+}
+
+impl Bucket {
+    /// `count` tokens per `window_ticks`, holding up to `burst`; nothing if that is not exact.
+    pub(crate) fn new(
+        count: u64,
+        window_ticks: u64,
+        burst: u64,
+        precision: Precision,
+    ) -> Option<Self> {
+        let shared = gcd(count, window_ticks);
+        let (per_tick, per_token) = (count / shared, window_ticks / shared);
+        let most = u128::from(burst) * u128::from(per_token) * 2;
+        let exact = most < precision.ceiling() && u128::from(per_tick) < precision.ceiling();
+        exact.then_some(Bucket {
+            per_token,
+            per_tick,
+            tokens: burst,
+            queue: None,
+        })
+    }
+
+    /// The same level as a queue that releases at a constant rate and delays no longer than told.
+    pub(crate) fn queued_at_most(mut self, max_delay_ticks: u64) -> Self {
+        self.queue = Some(Queue { max_delay_ticks });
+        self
+    }
+
+    pub(crate) fn is_queue(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.tokens * self.per_token
+    }
+
+    /// The tick at which `units` will have drained from a level true at `last`.
+    fn drained_at(&self, last: u64, units: u64) -> u64 {
+        last.saturating_add(units.div_ceil(self.per_tick))
+    }
+
+    /// How far past the longest permitted delay the queue before a newcomer reaches.
+    fn lateness(&self, state: &BucketState) -> u64 {
+        let Some(queue) = self.queue else { return 0 };
+        let delay = state.level.div_ceil(self.per_tick);
+        delay.saturating_sub(queue.max_delay_ticks)
+    }
+}
+
+impl Meter for Bucket {
+    type State = BucketState;
+
+    fn capacity(&self) -> u64 {
+        self.tokens
+    }
+
+    fn fresh(&self, tick: u64) -> BucketState {
+        BucketState {
+            last: tick,
+            level: 0,
+        }
+    }
+
+    fn advance(&self, state: &mut BucketState, tick: u64, patience: u64) -> Settled {
+        if tick < state.last {
+            if state.last - tick <= patience {
+                return Settled::frozen_at(state.last);
+            }
+            state.last = tick;
+            return Settled::stepped_to(tick);
+        }
+        // A product beyond u64 is still larger than any level, so saturating keeps this exact.
+        let drained = (tick - state.last).saturating_mul(self.per_tick);
+        state.level = state.level.saturating_sub(drained);
+        state.last = tick;
+        Settled::at(tick)
+    }
+
+    fn wait(&self, state: &BucketState, _tick: u64, cost: Cost) -> Wait {
+        if cost.get() > self.tokens {
+            return Wait::Never;
+        }
+        let wanted = state.level + cost.get() * self.per_token;
+        let over = wanted.saturating_sub(self.capacity());
+        let late = self.lateness(state);
+        if over > 0 || late > 0 {
+            let fits = self.drained_at(state.last, over);
+            return Wait::Until(fits.max(state.last.saturating_add(late)));
+        }
+        match self.queue {
+            Some(_) if state.level > 0 => {
+                Wait::NoneButDelayed(self.drained_at(state.last, state.level))
+            }
+            _ => Wait::None,
+        }
+    }
+
+    fn remaining(&self, state: &BucketState, _tick: u64) -> u64 {
+        if self.lateness(state) > 0 {
+            return 0;
+        }
+        self.capacity().saturating_sub(state.level) / self.per_token
+    }
+
+    fn fresh_at(&self, state: &BucketState, _tick: u64) -> u64 {
+        self.drained_at(state.last, state.level)
+    }
+
+    fn spend(&self, state: &mut BucketState, _tick: u64, units: u64) {
+        let added = units.saturating_mul(self.per_token);
+        state.level = state.level.saturating_add(added).min(2 * self.capacity());
+    }
+
+    /// Gives back only what cannot have drained since: a full refund would let the level fall
+    /// below what it would be had the charge never happened, and break the bound.
+    fn refund(&self, state: &mut BucketState, tick: u64, charged: u64, units: u64) {
+        let Some(elapsed) = tick.checked_sub(charged) else {
+            return; // the clock was set back since: how much drained is unknown
+        };
+        let owed = units.saturating_mul(self.per_token);
+        let kept = owed.saturating_sub(elapsed.saturating_mul(self.per_tick));
+        state.level = state.level.saturating_sub(kept);
+    }
+
+    fn used(&self, state: &BucketState, _tick: u64) -> u64 {
+        state.level.div_ceil(self.per_token)
+    }
+
+    fn holding(&self, tick: u64, used: u64) -> BucketState {
+        let mut state = self.fresh(tick);
+        self.spend(&mut state, tick, used);
+        state
+    }
+
+    fn merge(&self, state: &mut BucketState, other: &BucketState, _tick: u64) {
+        let mut other = *other;
+        let newest = state.last.max(other.last);
+        self.advance(&mut other, newest, u64::MAX);
+        self.advance(state, newest, u64::MAX);
+        state.level = state.level.max(other.level).min(2 * self.capacity());
+    }
+}
+
+impl Bucket {
+    /// A level of other parameters, true at `tick` here: tokens used are kept, rounded up.
+    pub(crate) fn adopt(&self, old: &Bucket, old_state: &BucketState, tick: u64) -> BucketState {
+        let scaled = (u128::from(old_state.level) * u128::from(self.per_token))
+            .div_ceil(u128::from(old.per_token));
+        let most = 2 * self.capacity();
+        BucketState {
+            last: tick,
+            level: u64::try_from(scaled).unwrap_or(most).min(most),
+        }
+    }
+}

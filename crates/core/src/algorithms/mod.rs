@@ -1,0 +1,171 @@
+//! The seven algorithms as pure functions over small integer state.
+//!
+//! A [`Limit`] is one rate compiled to integers; a [`State`] is what a store keeps for one subject
+//! under it. Every use has the same steps: [`Limit::advance`] brings a state to the present,
+//! [`Limit::judge`] says whether a cost fits, [`Limit::spend`] charges it, [`Limit::figures`] says
+//! what is left. A refusal yields nothing to write back, so it cannot spend. Algorithms know nothing
+//! of keys, rules or clocks.
+//!
+//! Time never runs backwards for a state: on a small backward step it stands still; on one of more
+//! than [`PATIENCE`] the stored times move to the present, the counts stay, and the step is reported.
+
+mod bucket;
+mod convert;
+mod fixed_window;
+mod frame;
+mod limit;
+mod sliding_log;
+mod sliding_window;
+mod strict_window;
+
+pub use bucket::BucketState;
+pub use fixed_window::FixedState;
+pub use limit::{Algorithm, Limit, Precision, Spec, State, Unfit, Window};
+pub use sliding_log::{LogEntry, LogState, MOST_ENTRIES};
+pub use sliding_window::SlidingState;
+pub use strict_window::{KEPT, StrictState};
+
+use crate::units::{Cost, Nanos};
+
+/// How far stored time may lie ahead before it is no longer believed.
+pub const PATIENCE: Nanos = Nanos::from_secs(5);
+
+/// Whether a cost fits now, and if not, when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It fits. A queue may ask the caller to wait before going on; all others say zero.
+    Allow {
+        /// How long to wait before the work may start.
+        delay: Nanos,
+    },
+    /// It does not fit. There is no state to write back.
+    Deny {
+        /// When to come back.
+        retry: Retry,
+    },
+}
+
+impl Verdict {
+    /// Whether the cost fits.
+    pub const fn allows(self) -> bool {
+        matches!(self, Verdict::Allow { .. })
+    }
+}
+
+/// When a refused cost would fit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Retry {
+    /// After the smallest wait that suffices if nobody else asks.
+    After(Nanos),
+    /// It is larger than the limit can ever hold.
+    Never,
+}
+
+/// What a client may be told about a limit: always true at the moment it was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Figures {
+    /// The largest cost that would fit now.
+    pub remaining: u64,
+    /// How long until the state cannot be told from a fresh one.
+    pub reset_after: Nanos,
+    /// How long until more than `remaining` would fit; zero when all of it is there.
+    pub more_after: Nanos,
+}
+
+/// The present as one state sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moment {
+    now: Nanos,
+    settled: Settled,
+}
+
+impl Moment {
+    /// Whether stored time was so far ahead that it had to be set back: worth an alarm.
+    pub const fn stepped_back(&self) -> bool {
+        self.settled.stepped
+    }
+}
+
+/// The tick at which a state stands after [`Meter::advance`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Settled {
+    tick: u64,
+    stepped: bool,
+}
+
+impl Settled {
+    const fn at(tick: u64) -> Self {
+        Settled {
+            tick,
+            stepped: false,
+        }
+    }
+
+    /// The clock reads earlier than the state: time stands still until it catches up.
+    const fn frozen_at(tick: u64) -> Self {
+        Settled::at(tick)
+    }
+
+    /// The state was too far ahead and has been moved.
+    const fn stepped_to(tick: u64) -> Self {
+        Settled {
+            tick,
+            stepped: true,
+        }
+    }
+}
+
+/// A verdict in absolute ticks. Absolute, so that the wait told to a client is exact to the
+/// nanosecond whatever the tick.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    /// Fits now.
+    None,
+    /// Admitted now, to start at this tick.
+    NoneButDelayed(u64),
+    /// Fits from this tick on.
+    Until(u64),
+    /// Fits never.
+    Never,
+}
+
+/// What each algorithm defines, in its own ticks. `tick` is always the one `advance` settled on.
+pub(crate) trait Meter {
+    type State;
+
+    /// The most that can ever fit.
+    fn capacity(&self) -> u64;
+    /// A subject never seen.
+    fn fresh(&self, tick: u64) -> Self::State;
+    /// Lets time pass up to `tick`. A state at most `patience` ticks ahead stands still.
+    fn advance(&self, state: &mut Self::State, tick: u64, patience: u64) -> Settled;
+    /// Whether `cost` fits, or when.
+    fn wait(&self, state: &Self::State, tick: u64, cost: Cost) -> Wait;
+    /// The largest cost that fits.
+    fn remaining(&self, state: &Self::State, tick: u64) -> u64;
+    /// The first tick at which the state is as good as fresh.
+    fn fresh_at(&self, state: &Self::State, tick: u64) -> u64;
+    /// Charges `units`, whether they fit or not; debt is kept up to twice the capacity.
+    fn spend(&self, state: &mut Self::State, tick: u64, units: u64);
+    /// Gives back `units` charged at tick `charged`, as far as that cannot break the bound.
+    fn refund(&self, state: &mut Self::State, tick: u64, charged: u64, units: u64);
+    /// Units in use, rounded up.
+    fn used(&self, state: &Self::State, tick: u64) -> u64;
+    /// A state in which `used` units have just been spent.
+    fn holding(&self, tick: u64, used: u64) -> Self::State;
+    /// The larger of two accounts of one subject.
+    fn merge(&self, state: &mut Self::State, other: &Self::State, tick: u64);
+}
+
+/// A count with `units` more, at most twice `limit` (debt beyond that is not kept).
+fn add_clamped(count: u32, units: u64, limit: u64) -> u32 {
+    let sum = u64::from(count).saturating_add(units);
+    u32::try_from(sum.min(2 * limit)).unwrap_or(u32::MAX)
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a.max(1)
+}

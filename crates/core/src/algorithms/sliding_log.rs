@@ -1,0 +1,211 @@
+//! Sliding log: every admission is remembered for one window. Exact: never more than the limit in any
+//! window, and never less when the window has room.
+//!
+//! At most [`MOST_ENTRIES`] entries a subject. A limit above that rounds its stamps up to a grain so
+//! that they merge: it still never passes more than the limit, and forgets an entry up to one grain
+//! late.
+
+use std::collections::VecDeque;
+
+use super::{Meter, Precision, Settled, Wait};
+use crate::units::Cost;
+
+/// The longest a log may grow.
+pub const MOST_ENTRIES: u64 = 1_000;
+
+/// The parameters of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct SlidingLog {
+    limit: u64,
+    width: u64,
+    /// Stamps are rounded up to a multiple of this.
+    grain: u64,
+}
+
+/// What was admitted within one window, oldest first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LogState {
+    entries: VecDeque<LogEntry>,
+    sum: u64,
+}
+
+/// One admission, or several with one stamp.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogEntry {
+    /// The tick it counts from.
+    pub stamp: u64,
+    /// Units admitted.
+    pub units: u32,
+}
+
+impl LogState {
+    /// The entries, oldest first, no two with one stamp.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = LogEntry> + '_ {
+        self.entries.iter().copied()
+    }
+
+    /// Entries in any order, as one log.
+    pub fn from_entries(mut entries: Vec<LogEntry>) -> Self {
+        entries.sort_by_key(|entry| entry.stamp);
+        let mut log = LogState::default();
+        for entry in entries {
+            log.push(entry);
+        }
+        log
+    }
+
+    fn push(&mut self, new: LogEntry) {
+        match self.entries.back_mut() {
+            Some(last) if last.stamp == new.stamp => {
+                let added = new.units.min(u32::MAX - last.units);
+                last.units += added;
+                self.sum += u64::from(added);
+            }
+            _ => {
+                self.entries.push_back(new);
+                self.sum += u64::from(new.units);
+            }
+        }
+    }
+}
+
+impl SlidingLog {
+    /// `limit` units per `width` ticks; nothing if the end of a window would not be exact.
+    pub(crate) fn new(limit: u64, width: u64, precision: Precision) -> Option<Self> {
+        let exact = u128::from(width) * 4 < precision.ceiling();
+        let grain = if limit <= MOST_ENTRIES {
+            1
+        } else {
+            width.div_ceil(MOST_ENTRIES - 2).max(1)
+        };
+        exact.then_some(SlidingLog {
+            limit,
+            width,
+            grain,
+        })
+    }
+
+    fn stamp(&self, tick: u64) -> u64 {
+        tick.div_ceil(self.grain).saturating_mul(self.grain)
+    }
+}
+
+impl Meter for SlidingLog {
+    type State = LogState;
+
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn fresh(&self, _tick: u64) -> LogState {
+        LogState::default()
+    }
+
+    fn advance(&self, state: &mut LogState, tick: u64, patience: u64) -> Settled {
+        let mut settled = Settled::at(tick);
+        if let Some(newest) = state.entries.back().map(|entry| entry.stamp) {
+            // A rounded stamp lies up to a grain ahead of the moment it was made.
+            let seen = newest.saturating_sub(self.grain - 1);
+            if seen > tick && seen - tick <= patience {
+                settled = Settled::frozen_at(seen);
+            } else if seen > tick {
+                let back = newest - self.stamp(tick);
+                for entry in &mut state.entries {
+                    entry.stamp = entry.stamp.saturating_sub(back);
+                }
+                settled = Settled::stepped_to(tick);
+            }
+        }
+        while let Some(oldest) = state.entries.front() {
+            if oldest.stamp.saturating_add(self.width) > settled.tick {
+                break;
+            }
+            state.sum -= u64::from(oldest.units);
+            state.entries.pop_front();
+        }
+        settled
+    }
+
+    fn wait(&self, state: &LogState, _tick: u64, cost: Cost) -> Wait {
+        if cost.get() > self.limit {
+            return Wait::Never;
+        }
+        let room = self.limit - cost.get();
+        let mut held = state.sum;
+        for entry in &state.entries {
+            if held <= room {
+                break;
+            }
+            held -= u64::from(entry.units);
+            if held <= room {
+                return Wait::Until(entry.stamp.saturating_add(self.width));
+            }
+        }
+        Wait::None
+    }
+
+    fn remaining(&self, state: &LogState, _tick: u64) -> u64 {
+        self.limit.saturating_sub(state.sum)
+    }
+
+    fn fresh_at(&self, state: &LogState, tick: u64) -> u64 {
+        state
+            .entries
+            .back()
+            .map_or(tick, |entry| entry.stamp.saturating_add(self.width))
+    }
+
+    fn spend(&self, state: &mut LogState, tick: u64, units: u64) {
+        let room = (2 * self.limit).saturating_sub(state.sum);
+        let units = u32::try_from(units.min(room)).unwrap_or(u32::MAX);
+        if units > 0 {
+            let stamp = self.stamp(tick);
+            state.push(LogEntry { stamp, units });
+        }
+    }
+
+    fn refund(&self, state: &mut LogState, _tick: u64, charged: u64, units: u64) {
+        let stamp = self.stamp(charged);
+        let found = state.entries.binary_search_by_key(&stamp, |e| e.stamp);
+        let Ok(found) = found else { return };
+        let entry = &mut state.entries[found];
+        let back = u32::try_from(units).unwrap_or(u32::MAX).min(entry.units);
+        entry.units -= back;
+        state.sum -= u64::from(back);
+        if entry.units == 0 {
+            state.entries.remove(found);
+        }
+    }
+
+    fn used(&self, state: &LogState, _tick: u64) -> u64 {
+        state.sum
+    }
+
+    fn holding(&self, tick: u64, used: u64) -> LogState {
+        let mut state = LogState::default();
+        self.spend(&mut state, tick, used);
+        state
+    }
+
+    fn merge(&self, state: &mut LogState, other: &LogState, _tick: u64) {
+        let mut union: Vec<LogEntry> = state.entries().collect();
+        for theirs in other.entries() {
+            match union.iter_mut().find(|mine| mine.stamp == theirs.stamp) {
+                Some(mine) => mine.units = mine.units.max(theirs.units),
+                None => union.push(theirs),
+            }
+        }
+        *state = LogState::from_entries(union);
+    }
+}
+
+impl SlidingLog {
+    /// Entries of another log, stamps already in this limit's ticks.
+    pub(crate) fn adopt(&self, entries: impl Iterator<Item = LogEntry>) -> LogState {
+        let rounded = entries.map(|entry| LogEntry {
+            stamp: self.stamp(entry.stamp),
+            ..entry
+        });
+        LogState::from_entries(rounded.collect())
+    }
+}

@@ -1,0 +1,171 @@
+//! Sliding window of two counters: this window's count plus the part of the last one still in view.
+//!
+//! Cheap and smooth, not exact: an adversary who spends a full window at its end can pass up to
+//! `2 * limit - 1` in one window. `strict_window` is the one that cannot be fooled.
+
+use super::{Meter, Precision, Settled, Wait};
+use crate::units::Cost;
+
+/// The parameters of a two-counter window.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct SlidingWindow {
+    limit: u64,
+    width: u64,
+}
+
+/// Two neighbouring windows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlidingState {
+    /// Which window `current` counts: `tick / width`.
+    pub index: u64,
+    /// Units admitted in that window.
+    pub current: u32,
+    /// Units admitted in the one before.
+    pub previous: u32,
+}
+
+impl SlidingWindow {
+    /// `limit` units per `width` ticks; nothing if the weighing would not be exact.
+    pub(crate) fn new(limit: u64, width: u64, precision: Precision) -> Option<Self> {
+        // The largest sum ever weighed: a debt of twice the limit in both windows and a cost.
+        let most = u128::from(limit) * u128::from(width) * 5;
+        (most < precision.ceiling()).then_some(SlidingWindow { limit, width })
+    }
+
+    /// Of the previous window, what still weighs at `tick`, times `width`.
+    fn weighed(&self, state: &SlidingState, tick: u64) -> u64 {
+        let left = self.width - (tick - state.index * self.width);
+        u64::from(state.previous) * left
+    }
+
+    fn add(&self, count: u32, units: u64) -> u32 {
+        super::add_clamped(count, units, self.limit)
+    }
+}
+
+impl Meter for SlidingWindow {
+    type State = SlidingState;
+
+    fn capacity(&self) -> u64 {
+        self.limit
+    }
+
+    fn fresh(&self, tick: u64) -> SlidingState {
+        SlidingState {
+            index: tick / self.width,
+            current: 0,
+            previous: 0,
+        }
+    }
+
+    fn advance(&self, state: &mut SlidingState, tick: u64, patience: u64) -> Settled {
+        let index = tick / self.width;
+        if index < state.index {
+            let began = state.index * self.width;
+            if began - tick <= patience {
+                return Settled::frozen_at(began);
+            }
+            state.index = index;
+            return Settled::stepped_to(tick);
+        }
+        match index - state.index {
+            0 => {}
+            1 => (state.previous, state.current) = (state.current, 0),
+            _ => (state.previous, state.current) = (0, 0),
+        }
+        state.index = index;
+        Settled::at(tick)
+    }
+
+    fn wait(&self, state: &SlidingState, tick: u64, cost: Cost) -> Wait {
+        let (limit, width, cost) = (self.limit, self.width, cost.get());
+        if cost > limit {
+            return Wait::Never;
+        }
+        let (current, previous) = (u64::from(state.current), u64::from(state.previous));
+        if (current + cost) * width + self.weighed(state, tick) <= limit * width {
+            return Wait::None;
+        }
+        let next = (state.index + 1) * width;
+        if current + cost <= limit {
+            // Wait for enough of the previous window to leave while this one lasts.
+            Wait::Until(next - (limit - current - cost) * width / previous)
+        } else {
+            // Wait into the next window, where today's count is the part that leaves.
+            let room = (limit - cost) * width / current;
+            Wait::Until(next + width.saturating_sub(room))
+        }
+    }
+
+    fn remaining(&self, state: &SlidingState, tick: u64) -> u64 {
+        self.limit.saturating_sub(self.used(state, tick))
+    }
+
+    fn fresh_at(&self, state: &SlidingState, tick: u64) -> u64 {
+        match (state.current, state.previous) {
+            (0, 0) => tick,
+            (0, _) => (state.index + 1) * self.width,
+            _ => (state.index + 2) * self.width,
+        }
+    }
+
+    fn spend(&self, state: &mut SlidingState, _tick: u64, units: u64) {
+        state.current = self.add(state.current, units);
+    }
+
+    fn refund(&self, state: &mut SlidingState, _tick: u64, charged: u64, units: u64) {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        let index = charged / self.width;
+        if index == state.index {
+            state.current = state.current.saturating_sub(units);
+        } else if index + 1 == state.index {
+            state.previous = state.previous.saturating_sub(units);
+        }
+    }
+
+    fn used(&self, state: &SlidingState, tick: u64) -> u64 {
+        u64::from(state.current) + self.weighed(state, tick).div_ceil(self.width)
+    }
+
+    fn holding(&self, tick: u64, used: u64) -> SlidingState {
+        let fresh = self.fresh(tick);
+        SlidingState {
+            current: self.add(0, used),
+            ..fresh
+        }
+    }
+
+    fn merge(&self, state: &mut SlidingState, other: &SlidingState, _tick: u64) {
+        let newest = state.index.max(other.index) * self.width;
+        let mut other = *other;
+        self.advance(&mut other, newest, u64::MAX);
+        self.advance(state, newest, u64::MAX);
+        state.current = self.add(0, u64::from(state.current.max(other.current)));
+        state.previous = self.add(0, u64::from(state.previous.max(other.previous)));
+    }
+}
+
+impl SlidingWindow {
+    /// Counts of another width, both in this limit's ticks: each goes to the latest window it
+    /// overlaps, which counts too much rather than too little.
+    pub(crate) fn adopt(
+        &self,
+        old_start: u64,
+        old_state: &SlidingState,
+        tick: u64,
+    ) -> SlidingState {
+        let mut state = self.fresh(tick);
+        let start = state.index * self.width;
+        state.current = self.add(0, u64::from(old_state.current));
+        if old_start > start {
+            state.current = self.add(state.current, u64::from(old_state.previous));
+        } else if old_start.saturating_add(self.width) > start {
+            state.previous = self.add(0, u64::from(old_state.previous));
+        }
+        state
+    }
+
+    pub(crate) fn width(&self) -> u64 {
+        self.width
+    }
+}

@@ -1,0 +1,8 @@
+//! From a request to a charge set, and from a store's answer to a decision.
+//!
+//! [`plan`] says what to charge, [`settle`] says what it means. Both are pure: the limiter in between
+//! does the I/O. Neither knows which store answers or which edge asks.
+
+mod request;
+
+pub use request::{ApiKey, Request};

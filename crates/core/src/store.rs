@@ -1,0 +1,302 @@
+//! The port that a store of counters fills.
+//!
+//! Each verb is one atomic step. Limits travel by value, so that a store needs no rules: an override
+//! from Envoy or the parameters of one `CL.THROTTLE` call are as good as a rule's. A breaker, a
+//! fallback and a lease are each a `Store` around a `Store`. A store says by [`Outcome::at`] what
+//! time it decided by: the injected clock's, or its own.
+
+use std::borrow::Cow;
+use std::future::Future;
+
+use smallvec::SmallVec;
+
+use crate::algorithms::{Figures, Limit, State, Verdict};
+use crate::subject::{Fingerprint, RuleName};
+use crate::units::{Cost, Nanos};
+
+/// What a charge means for the request as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Role {
+    /// Must pass, or the request is refused.
+    Enforce,
+    /// Only watched: charged when the request is admitted and it would itself admit; never refuses.
+    Shadow,
+    /// One of several budgets: the request is refused only when none of them has room.
+    Quota,
+}
+
+/// One limit that a request touches.
+#[derive(Clone, Debug)]
+pub struct Charge<'a> {
+    /// Whose counter.
+    pub subject: Fingerprint,
+    /// Which rule's counter.
+    pub rule: &'a RuleName,
+    /// Which of the rule's rates.
+    pub rate: u8,
+    /// The rate itself.
+    pub limit: Cow<'a, Limit>,
+    /// What this limit is charged.
+    pub cost: Cost,
+    /// What its verdict means.
+    pub role: Role,
+}
+
+impl Charge<'_> {
+    /// The bits that identify this counter in a store.
+    pub fn counter(&self) -> u128 {
+        self.rule.counter(self.subject, self.rate)
+    }
+}
+
+/// All limits one request must pass, decided together: all are charged or none is.
+#[derive(Clone, Debug, Default)]
+pub struct ChargeSet<'a> {
+    /// The limits, rates of one rule side by side.
+    pub charges: SmallVec<[Charge<'a>; 4]>,
+}
+
+impl ChargeSet<'_> {
+    /// Whether a request with these verdicts, one per charge in order, is admitted.
+    pub fn admits(&self, allows: impl Fn(usize) -> bool) -> bool {
+        let (mut quotas, mut quotas_left) = (0, 0);
+        for (i, charge) in self.charges.iter().enumerate() {
+            match charge.role {
+                Role::Enforce if !allows(i) => return false,
+                Role::Quota => {
+                    quotas += 1;
+                    quotas_left += u32::from(allows(i));
+                }
+                Role::Enforce | Role::Shadow => {}
+            }
+        }
+        quotas == 0 || quotas_left > 0
+    }
+}
+
+/// How a decision was reached. Always reported.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Source {
+    /// The one true counter was asked.
+    Exact,
+    /// Units drawn in advance.
+    Lease,
+    /// A local count that is synchronised later.
+    Lenient,
+    /// Known to be over its limit.
+    DenyCache,
+    /// The store did not answer: a local share decided.
+    Fallback,
+    /// The store is full: subjects share counters.
+    Overflow,
+    /// Refused by the block list.
+    BlockList,
+    /// Passed by the allow list.
+    AllowList,
+    /// No rule applies.
+    None,
+}
+
+impl Source {
+    /// Every source.
+    pub const ALL: [Source; 9] = [
+        Source::Exact,
+        Source::Lease,
+        Source::Lenient,
+        Source::DenyCache,
+        Source::Fallback,
+        Source::Overflow,
+        Source::BlockList,
+        Source::AllowList,
+        Source::None,
+    ];
+
+    /// The name on the wire and in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Source::Exact => "exact",
+            Source::Lease => "lease",
+            Source::Lenient => "lenient",
+            Source::DenyCache => "deny-cache",
+            Source::Fallback => "fallback",
+            Source::Overflow => "overflow",
+            Source::BlockList => "block-list",
+            Source::AllowList => "allow-list",
+            Source::None => "none",
+        }
+    }
+}
+
+/// What one limit said, and how it stands after the decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reading {
+    /// Whether its own cost fitted.
+    pub verdict: Verdict,
+    /// After the charge if there was one; as found if there was none.
+    pub figures: Figures,
+}
+
+/// What a store answered to one charge set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// Whether the request passes. If not, nothing was written.
+    pub admitted: bool,
+    /// One per charge, in order.
+    pub readings: SmallVec<[Reading; 4]>,
+    /// The store's time at which this was decided.
+    pub at: Nanos,
+    /// How it was decided.
+    pub source: Source,
+    /// Whether a stored time had to be set back by more than the clock may err: an alarm.
+    pub clock_stepped: bool,
+}
+
+/// A refund of one earlier outcome.
+#[derive(Clone, Debug)]
+pub struct Refund<'a> {
+    /// Unique to the grant. A second refund with the same id does nothing.
+    pub id: u128,
+    /// The store's time of the charge.
+    pub charged: Nanos,
+    /// When the grant can no longer matter, and the id may be forgotten.
+    pub until: Nanos,
+    /// What was charged.
+    pub set: ChargeSet<'a>,
+}
+
+/// What became of a refund.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refunded {
+    /// Given back, as far as the bounds allow.
+    Done,
+    /// This id was refunded before; nothing changed.
+    Already,
+    /// Too late to matter, or no room to remember the id; nothing changed.
+    Lapsed,
+}
+
+/// Units taken from one limit in advance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Granted {
+    /// How many, at most what was asked; zero if there were none.
+    pub units: u64,
+    /// How the limit stands now.
+    pub figures: Figures,
+    /// The store's time of the grant.
+    pub at: Nanos,
+}
+
+/// A known state to be merged into the store, by maximum per limit.
+#[derive(Clone, Debug)]
+pub struct Seed<'a> {
+    /// Whose state, under which limit. Cost and role do not matter.
+    pub charge: Charge<'a>,
+    /// The state, made under that limit.
+    pub state: State,
+}
+
+/// A slot of a limit on what is open at once. It expires by itself if its holder dies.
+#[derive(Clone, Copy, Debug)]
+pub struct Hold<'a> {
+    /// Whose slots.
+    pub subject: Fingerprint,
+    /// Which rule's.
+    pub rule: &'a RuleName,
+    /// Unique to the holder; holding again with the same one renews.
+    pub holder: u128,
+    /// The most that may be open.
+    pub most: u32,
+    /// How long the slot lasts unless renewed.
+    pub lasts: Nanos,
+}
+
+/// The answer to a hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Whether the holder has a slot.
+    pub granted: bool,
+    /// Slots open now, this one included.
+    pub open: u32,
+}
+
+/// How one subject stands under one limit, without touching it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inspection {
+    /// Units in use, rounded up.
+    pub used: u64,
+    /// What the client would be told.
+    pub figures: Figures,
+}
+
+/// Why a store gave no answer. A refusal is not an error: it travels in an [`Outcome`].
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No answer in time; the charge may or may not have been applied. A breaker counts it.
+    #[error("the store did not answer within {waited}")]
+    Unavailable {
+        /// How long was waited.
+        waited: Nanos,
+        /// What went wrong below.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The store answered and refused our command: our bug. Retrying cannot help.
+    #[error("the store refused `{command}`")]
+    Refused {
+        /// What was sent.
+        command: &'static str,
+        /// What it said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+type Answer<T> = Result<T, StoreError>;
+
+/// A place that keeps counters. Every verb is atomic.
+pub trait Store: Send + Sync {
+    /// Charges every limit of one request in a single step: all are spent or none is.
+    fn charge(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
+
+    /// Charges several requests, each on its own, in order. One clock reading may serve them all.
+    fn charge_each(
+        &self,
+        sets: &[ChargeSet<'_>],
+    ) -> impl Future<Output = Vec<Answer<Outcome>>> + Send {
+        async move {
+            let mut outcomes = Vec::with_capacity(sets.len());
+            for set in sets {
+                outcomes.push(self.charge(set).await);
+            }
+            outcomes
+        }
+    }
+
+    /// What `charge` would answer, without spending.
+    fn peek(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
+
+    /// Gives back an earlier charge, once, as far as the bounds allow.
+    fn refund(&self, refund: &Refund<'_>) -> impl Future<Output = Answer<Refunded>> + Send;
+
+    /// Takes as much as there is of one limit, up to the charge's cost.
+    fn grant(&self, charge: &Charge<'_>) -> impl Future<Output = Answer<Granted>> + Send;
+
+    /// Charges whether it fits or not: debt, for costs known only afterwards.
+    fn force(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
+
+    /// Merges known states, by maximum per limit.
+    fn seed(&self, seeds: &[Seed<'_>]) -> impl Future<Output = Answer<()>> + Send;
+
+    /// Takes or renews a slot of what may be open at once.
+    fn hold(&self, hold: &Hold<'_>) -> impl Future<Output = Answer<Held>> + Send;
+
+    /// Gives a slot back. Giving back what is not held does nothing.
+    fn release(&self, hold: &Hold<'_>) -> impl Future<Output = Answer<()>> + Send;
+
+    /// How each counter stands; nothing for a subject never seen or fully refilled.
+    fn inspect(
+        &self,
+        set: &ChargeSet<'_>,
+    ) -> impl Future<Output = Answer<Vec<Option<Inspection>>>> + Send;
+
+    /// Forgets each counter; how many there were.
+    fn reset(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<u64>> + Send;
+}

@@ -1,0 +1,175 @@
+//! Whose counter it is: a keyed fingerprint of a rule's `by` values, and the name of the rule.
+//!
+//! A fingerprint is SipHash-1-3 with 128 bits over length-prefixed parts, so that ("ab", "c") and
+//! ("a", "bc") differ, and it is keyed, so that nobody outside can craft two subjects that share a
+//! counter. No key string is kept anywhere.
+
+use std::fmt;
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+/// The deployment secret under which fingerprints are made. Nodes that share counters share it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct FingerprintKey([u8; 16]);
+
+impl FingerprintKey {
+    /// A key of 128 secret bits.
+    pub const fn new(secret: [u8; 16]) -> Self {
+        FingerprintKey(secret)
+    }
+
+    /// Begins the fingerprint of a subject in `namespace`.
+    pub fn subject(&self, namespace: &str) -> SubjectHasher {
+        let mut hasher = SubjectHasher(SipHasher13::new_with_key(&self.0));
+        hasher.part(namespace.as_bytes());
+        hasher
+    }
+}
+
+/// Never prints the secret.
+impl fmt::Debug for FingerprintKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FingerprintKey(..)")
+    }
+}
+
+/// Collects the parts of a subject.
+#[derive(Clone)]
+pub struct SubjectHasher(SipHasher13);
+
+impl SubjectHasher {
+    /// Adds one part, with its length.
+    pub fn part(&mut self, bytes: &[u8]) {
+        self.0
+            .write_u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        self.0.write(bytes);
+    }
+
+    /// The fingerprint of all parts so far.
+    pub fn finish(&self) -> Fingerprint {
+        let hash = self.0.finish128();
+        Fingerprint((u128::from(hash.h1) << 64) | u128::from(hash.h2))
+    }
+}
+
+/// A subject, as 128 bits that tell nothing about it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint(u128);
+
+impl Fingerprint {
+    /// From its bits.
+    pub const fn new(bits: u128) -> Self {
+        Fingerprint(bits)
+    }
+
+    /// Its bits.
+    pub const fn bits(self) -> u128 {
+        self.0
+    }
+
+    /// Half of it, to spread things by subject.
+    pub const fn seed(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+/// Prints as 32 hex digits.
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The unique name of a rule, with the mark that keeps its counters apart from other rules'.
+#[derive(Clone)]
+pub struct RuleName {
+    text: Arc<str>,
+    mark: u128,
+}
+
+impl RuleName {
+    /// The name `text`.
+    pub fn new(text: &str) -> Self {
+        let mut hasher = SipHasher13::new();
+        hasher.write(text.as_bytes());
+        let hash = hasher.finish128();
+        RuleName {
+            text: text.into(),
+            mark: (u128::from(hash.h1) << 64) | u128::from(hash.h2),
+        }
+    }
+
+    /// As written in the rules file.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The bits that identify the counter of `subject` under the `rate`-th rate of this rule. Two
+    /// counters meet with probability 2^-128, because the fingerprint is keyed.
+    pub fn counter(&self, subject: Fingerprint, rate: u8) -> u128 {
+        subject.0 ^ self.mark.rotate_left(u32::from(rate))
+    }
+}
+
+impl PartialEq for RuleName {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for RuleName {}
+
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.text, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fingerprint(parts: &[&str]) -> Fingerprint {
+        let mut hasher = FingerprintKey::new([7; 16]).subject("test");
+        for part in parts {
+            hasher.part(part.as_bytes());
+        }
+        hasher.finish()
+    }
+
+    #[test]
+    fn parts_do_not_run_together() {
+        assert_ne!(fingerprint(&["ab", "c"]), fingerprint(&["a", "bc"]));
+        assert_ne!(fingerprint(&["a"]), fingerprint(&["a", ""]));
+    }
+
+    #[test]
+    fn rules_and_rates_of_one_subject_have_counters_of_their_own() {
+        let subject = fingerprint(&["k1"]);
+        let (a, b) = (RuleName::new("a"), RuleName::new("b"));
+        assert_ne!(a.counter(subject, 0), b.counter(subject, 0));
+        assert_ne!(a.counter(subject, 0), a.counter(subject, 1));
+    }
+
+    #[test]
+    fn the_secret_is_never_printed() {
+        assert_eq!(
+            format!("{:?}", FingerprintKey::new([7; 16])),
+            "FingerprintKey(..)"
+        );
+    }
+}
