@@ -8,6 +8,8 @@
 
 pub mod forwarded;
 pub mod ip;
+pub mod keys;
 
 pub use forwarded::{Trusted, Walk};
 pub use ip::{Canon, ClientIp};
+pub use keys::{Digest, KeyTable};
