@@ -14,77 +14,12 @@
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-
 use super::ip;
+use super::rfc7239::{elements, for_address};
+use super::trusted::Trusted;
 
 /// More proxies in a row than anyone runs. Bounds the work that a long header can ask for.
 const MAX_HOPS: usize = 32;
-
-/// The proxies whose word is taken for where a request came from. Nobody, unless told.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Trusted {
-    nets: Vec<IpNet>,
-}
-
-impl Trusted {
-    /// Trusts the proxies in these networks.
-    pub fn new(nets: impl IntoIterator<Item = IpNet>) -> Self {
-        Trusted {
-            nets: nets.into_iter().map(unmapped_net).collect(),
-        }
-    }
-
-    /// Reads networks (`10.0.0.0/8`) and single addresses (`10.1.2.3`); gives every fault.
-    pub fn parse<S: AsRef<str>>(texts: &[S]) -> Result<Self, Vec<BadProxy>> {
-        let (mut nets, mut faults) = (Vec::new(), Vec::new());
-        for text in texts {
-            match read_net(text.as_ref()) {
-                Ok(net) => nets.push(net),
-                Err(fault) => faults.push(fault),
-            }
-        }
-        if faults.is_empty() {
-            Ok(Trusted::new(nets))
-        } else {
-            Err(faults)
-        }
-    }
-
-    /// Whether `addr` is a trusted proxy. A v4-mapped address is its IPv4 address; a NAT64 one is
-    /// not: it names a machine beyond a translator, not the proxy the operator listed.
-    pub fn trusts(&self, addr: IpAddr) -> bool {
-        let addr = ip::unmapped(addr);
-        self.nets.iter().any(|net| net.contains(&addr))
-    }
-}
-
-/// An entry of `trusted_proxies` that is not a network.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadProxy {
-    /// Neither a network nor an address.
-    #[error("trusted proxy `{found}` is not a network; write it like 10.0.0.0/8 or 10.1.2.3")]
-    NotANetwork {
-        /// What was written, escaped.
-        found: String,
-    },
-    /// Bits set below the prefix: the network or the prefix is not the one that was meant.
-    #[error("trusted proxy `{found}` has bits set below its prefix; write {meant} or correct it")]
-    HostBits {
-        /// What was written.
-        found: IpNet,
-        /// The network it lies in.
-        meant: IpNet,
-    },
-    /// Everybody: then any client chooses its own address.
-    #[error(
-        "trusted proxy `{found}` is the whole internet, so any client could choose its address; list your proxies"
-    )]
-    Everybody {
-        /// What was written.
-        found: IpNet,
-    },
-}
 
 /// Which header the trusted proxies write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -178,139 +113,6 @@ fn comma_separated(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 fn address(entry: &[u8]) -> Option<IpAddr> {
     ip::read(str::from_utf8(entry).ok()?)
-}
-
-/// Elements of one `Forwarded` line, right to left, split at commas outside quotes.
-///
-/// Read from the right, what trusted proxies appended is well formed whatever a client put before
-/// it; from the left, one stray quote sent by a client would swallow their entries.
-fn elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = Some(line);
-    std::iter::from_fn(move || {
-        let line = rest?;
-        let (before, element) = match last_bare_comma(line) {
-            Some(at) => (Some(&line[..at]), &line[at + 1..]),
-            None => (None, line),
-        };
-        rest = before;
-        Some(element)
-    })
-}
-
-fn last_bare_comma(line: &[u8]) -> Option<usize> {
-    let mut quoted = false;
-    (0..line.len()).rev().find(|&at| {
-        if line[at] == b'"' && !is_escaped(&line[..at]) {
-            quoted = !quoted;
-        }
-        line[at] == b',' && !quoted
-    })
-}
-
-/// Whether what follows `before` is escaped: an odd run of backslashes ends it.
-fn is_escaped(before: &[u8]) -> bool {
-    before.iter().rev().take_while(|&&b| b == b'\\').count() % 2 == 1
-}
-
-/// The `for` address of one element. Exactly one `for`; the other parameters only have to be
-/// well formed. `unknown`, `_hidden` and escapes inside quotes are no address.
-fn for_address(element: &[u8]) -> Option<IpAddr> {
-    let mut found = None;
-    for pair in pairs(str::from_utf8(element).ok()?) {
-        let (name, value) = pair?;
-        if name.eq_ignore_ascii_case("for") && found.replace(value).is_some() {
-            return None;
-        }
-    }
-    ip::read(without_hidden_port(found?))
-}
-
-/// `name=value` pairs of an element; `None` for one that is malformed.
-fn pairs(element: &str) -> impl Iterator<Item = Option<(&str, &str)>> {
-    let (mut quoted, mut escaped) = (false, false);
-    let at_semicolon = move |c: char| {
-        let was_escaped = std::mem::replace(&mut escaped, false);
-        match c {
-            _ if was_escaped => false,
-            '\\' => {
-                escaped = quoted;
-                false
-            }
-            '"' => {
-                quoted = !quoted;
-                false
-            }
-            c => c == ';' && !quoted,
-        }
-    };
-    element
-        .split(at_semicolon)
-        .map(str::trim)
-        .filter(|pair| !pair.is_empty())
-        .map(pair)
-}
-
-fn pair(text: &str) -> Option<(&str, &str)> {
-    let (name, value) = text.split_once('=')?;
-    let value = match value.strip_prefix('"') {
-        Some(rest) => rest.strip_suffix('"')?,
-        None if value.bytes().all(is_loose_token) => value,
-        None => return None,
-    };
-    let is_name = !name.is_empty() && name.bytes().all(is_token);
-    is_name.then_some((name, value))
-}
-
-/// RFC 9110 `tchar`.
-fn is_token(b: u8) -> bool {
-    b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
-}
-
-/// A token, or what proxies write without the quotes that IPv6 addresses and ports should have.
-fn is_loose_token(b: u8) -> bool {
-    is_token(b) || b"[]:/".contains(&b)
-}
-
-/// RFC 7239 lets a proxy hide the port as `_name`; the address before it still counts.
-fn without_hidden_port(node: &str) -> &str {
-    match node.rsplit_once(":_") {
-        Some((address, port)) if !port.is_empty() && port.bytes().all(is_token) => address,
-        _ => node,
-    }
-}
-
-/// `::ffff:10.0.0.0/104` means 10.0.0.0/8: addresses are unwrapped before they are compared.
-fn unmapped_net(net: IpNet) -> IpNet {
-    match net {
-        IpNet::V6(v6) if v6.prefix_len() >= 96 => match v6.network().to_ipv4_mapped() {
-            Some(v4) => ipnet::Ipv4Net::new_assert(v4, v6.prefix_len() - 96).into(),
-            None => net,
-        },
-        _ => net,
-    }
-}
-
-fn read_net(text: &str) -> Result<IpNet, BadProxy> {
-    let text = text.trim();
-    let net: IpNet = match text.parse() {
-        Ok(net) => net,
-        Err(_) => match text.parse::<IpAddr>() {
-            Ok(addr) => addr.into(),
-            Err(_) => {
-                return Err(BadProxy::NotANetwork {
-                    found: text.escape_default().to_string(),
-                });
-            }
-        },
-    };
-    match unmapped_net(net.trunc()) {
-        meant if meant.prefix_len() == 0 => Err(BadProxy::Everybody { found: net }),
-        _ if net.trunc() != net => Err(BadProxy::HostBits {
-            found: net,
-            meant: net.trunc(),
-        }),
-        meant => Ok(meant),
-    }
 }
 
 #[cfg(test)]
@@ -527,37 +329,5 @@ mod tests {
     fn a_chain_longer_than_anyone_runs_ends_where_it_stands() {
         let line = vec!["10.0.0.2"; 10_000].join(",");
         xff("10.0.0.1", &[&line], "10.0.0.2/32 TooLong");
-    }
-
-    #[test]
-    fn every_fault_of_the_proxy_list_is_told_at_once() {
-        let faults = Trusted::parse(&[
-            "10.0.0.0/8",
-            "proxy.local",
-            "10.0.0.1/8",
-            "0.0.0.0/0",
-            "::ffff:0:0/96",
-        ]);
-        let told: Vec<_> = faults
-            .unwrap_err()
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        assert_eq!(
-            told,
-            [
-                "trusted proxy `proxy.local` is not a network; write it like 10.0.0.0/8 or 10.1.2.3",
-                "trusted proxy `10.0.0.1/8` has bits set below its prefix; write 10.0.0.0/8 or correct it",
-                "trusted proxy `0.0.0.0/0` is the whole internet, so any client could choose its address; list your proxies",
-                "trusted proxy `::ffff:0.0.0.0/96` is the whole internet, so any client could choose its address; list your proxies",
-            ]
-        );
-    }
-
-    #[test]
-    fn a_mapped_network_is_the_v4_network() {
-        let trusted = Trusted::parse(&["::ffff:10.0.0.0/104"]).unwrap();
-        assert_eq!(trusted, Trusted::parse(&["10.0.0.0/8"]).unwrap());
-        assert!(trusted.trusts("10.1.2.3".parse().unwrap()));
     }
 }

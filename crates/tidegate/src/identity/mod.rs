@@ -9,7 +9,10 @@
 pub mod forwarded;
 pub mod ip;
 pub mod keys;
+mod rfc7239;
+mod trusted;
 
-pub use forwarded::{Trusted, Walk};
+pub use forwarded::Walk;
 pub use ip::{Canon, ClientIp};
 pub use keys::{Digest, KeyTable};
+pub use trusted::{BadProxy, Trusted};
