@@ -1,5 +1,5 @@
 //! How fast a keys file loads and how much memory it takes: writes 1,000,000 keys to a temporary
-//! file, reads it five times, then looks every key up.
+//! file, reads it five times, watches it as the service does, then looks every key up.
 //!
 //!     cargo run --release -p tidegate --example load_keys
 
@@ -11,6 +11,7 @@ use std::io::{BufReader, BufWriter, Write};
 use std::time::Instant;
 
 use tidegate::identity::keys::{Digest, KeyTable, hash_line};
+use tidegate::live::{Snapshot, Target, Watch};
 
 const KEYS: usize = 1_000_000;
 const TIERS: [&str; 3] = ["free", "pro", "enterprise"];
@@ -43,6 +44,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "{:.1} bytes per key, names included",
         table.heap_bytes() as f64 / table.len() as f64
+    );
+
+    let start = Instant::now();
+    let load = |snapshot: &Snapshot| {
+        let reader = snapshot.parts()[0]
+            .open()
+            .map_err(|error| error.to_string())?;
+        KeyTable::read("keys.txt", reader, &TIERS)
+            .map(drop)
+            .map_err(|error| error.to_string())
+    };
+    let watch = Watch::start(Target::keys(file.path()), load, |_| {})?;
+    println!(
+        "first look of a watch in {:?}: {:?}",
+        start.elapsed(),
+        watch.state()
     );
 
     let digests: Vec<Digest> = (0..KEYS).map(|n| Digest::of(key(n))).collect();
