@@ -15,11 +15,11 @@ use super::line::{self, Entry, MAX_NAME_BYTES, Tiers};
 /// The largest keys file that is read: more than three million keys.
 pub const MAX_FILE_BYTES: u64 = 256 << 20;
 
+/// `sha256:`, 64 digits, a blank, a tier of one letter and a line end.
+const SHORTEST_LINE_BYTES: u64 = 7 + 64 + 1 + 1 + 1;
+
 /// The longest line there can be, with room for a long tier name and generous blanks.
 const MAX_LINE_BYTES: usize = 1024;
-
-/// A slot of the index that points at no key.
-const VACANT: u32 = u32::MAX;
 
 /// Who holds a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,10 +97,26 @@ impl KeyTable {
 
 /// Where each digest is among the records. At most half of the slots are taken, so a search ends
 /// after two steps on average.
+///
+/// A slot says in 22 bits which record it is for and in 10 a part of the digest's keyed hash: a
+/// record is touched, at the price of a cache miss, only when it is almost surely the one.
 #[derive(Debug, Default)]
 struct Index {
     secret: RandomState,
     slots: Vec<u32>,
+}
+
+const RECORD_BITS: u32 = (1 << 22) - 1;
+
+/// A slot that is for no record: the last number, which no file is large enough to reach.
+const VACANT: u32 = u32::MAX;
+
+const _: () = assert!(MAX_FILE_BYTES / SHORTEST_LINE_BYTES < RECORD_BITS as u64);
+
+/// Where a digest that is not in the index would go, and the part of its hash to keep there.
+struct Gap {
+    slot: usize,
+    tag: u32,
 }
 
 impl Index {
@@ -112,19 +128,28 @@ impl Index {
         }
     }
 
-    /// The record with this digest, or the slot where it would go.
-    fn find(&self, digest: &Digest, records: &[Record]) -> Result<u32, usize> {
+    fn find(&self, digest: &Digest, records: &[Record]) -> Result<u32, Gap> {
+        let hash = self.secret.hash_one(digest.as_bytes());
+        let tag = (hash >> 32) as u32 & !RECORD_BITS;
         let Some(last) = self.slots.len().checked_sub(1) else {
-            return Err(0);
+            return Err(Gap { slot: 0, tag });
         };
-        let mut slot = self.secret.hash_one(digest.as_bytes()) as usize & last;
+        let mut slot = hash as usize & last;
         loop {
-            match self.slots[slot] {
-                VACANT => return Err(slot),
-                at if records[at as usize].digest == *digest => return Ok(at),
-                _ => slot = (slot + 1) & last,
+            let found = self.slots[slot];
+            let record = found & RECORD_BITS;
+            if found == VACANT {
+                return Err(Gap { slot, tag });
             }
+            if found & !RECORD_BITS == tag && records[record as usize].digest == *digest {
+                return Ok(record);
+            }
+            slot = (slot + 1) & last;
         }
+    }
+
+    fn fill(&mut self, Gap { slot, tag }: Gap, record: u32) {
+        self.slots[slot] = tag | record;
     }
 }
 
@@ -216,7 +241,7 @@ impl<'a> Draft<'a> {
     }
 
     fn take_entry(&mut self, number: u32, Entry { digest, tier, name }: Entry<'_>) {
-        const { assert!(MAX_FILE_BYTES < VACANT as u64 && MAX_NAME_BYTES <= u16::MAX as usize) };
+        const { assert!(MAX_FILE_BYTES <= u32::MAX as u64 && MAX_NAME_BYTES <= u16::MAX as usize) };
         let name_at = self.names.len() as u32;
         self.names.push_str(name);
         self.records.push(Record {
@@ -232,7 +257,7 @@ impl<'a> Draft<'a> {
         let mut index = Index::for_keys(self.records.len());
         for (at, record) in (0u32..).zip(&self.records) {
             match index.find(&record.digest, &self.records) {
-                Err(slot) => index.slots[slot] = at,
+                Err(gap) => index.fill(gap, at),
                 Ok(first) => {
                     let first = self.lines[first as usize];
                     self.faults
