@@ -328,6 +328,16 @@ impl Limit {
         Nanos::new(u64::try_from(span).unwrap_or(u64::MAX))
     }
 
+    /// Whether each subject has windows of its own.
+    pub fn is_staggered(&self) -> bool {
+        self.stagger
+    }
+
+    /// Whether an admitted request may be told to wait.
+    pub fn is_queue(&self) -> bool {
+        matches!(&self.shape, Shape::Bucket(bucket) if bucket.is_queue())
+    }
+
     /// This limit for one subject: a staggered window begins where the subject's hash puts it.
     pub fn for_subject(&self, seed: u64) -> Limit {
         let mut own = self.clone();
