@@ -1,1 +1,4 @@
 //! Tidegate as a library: the limiter, its stores, live rules and identity.
+
+pub mod clock;
+pub mod stores;
