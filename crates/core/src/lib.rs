@@ -5,6 +5,7 @@
 
 pub mod algorithms;
 pub mod engine;
+pub mod invariants;
 pub mod rules;
 pub mod store;
 pub mod subject;

@@ -321,6 +321,28 @@ impl Limit {
         self.per
     }
 
+    /// The grain in which it reads time.
+    pub fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    /// A fixed window: the first instant of the one that holds `at`, and the first after it.
+    pub fn window_at(&self, at: Nanos) -> Option<(Nanos, Nanos)> {
+        let Shape::Fixed(window) = &self.shape else {
+            return None;
+        };
+        let (start, end) = window.frame.bounds(self.tick.floor(at));
+        Some((self.tick.start(start), self.tick.start(end)))
+    }
+
+    /// A fixed window: the margin that is charged to both sides of an edge. Else zero.
+    pub fn guard(&self) -> Nanos {
+        match &self.shape {
+            Shape::Fixed(window) => self.tick.start(window.guard),
+            _ => Nanos::ZERO,
+        }
+    }
+
     /// How long an empty limit takes to hold its whole capacity again, for headers.
     pub fn full_window(&self) -> Nanos {
         let whole = u128::from(self.capacity()) * u128::from(self.per.get());
