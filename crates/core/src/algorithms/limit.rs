@@ -396,7 +396,7 @@ impl Limit {
         match with!(self, state, |meter, inner| meter.wait(inner, tick, cost)) {
             Wait::None => Verdict::Allow { delay: Nanos::ZERO },
             Wait::NoneButDelayed(until) => Verdict::Allow {
-                delay: self.until(at, until),
+                delay: self.delay(at, until),
             },
             Wait::Until(until) => Verdict::Deny {
                 retry: Retry::After(self.until(at, until)),
@@ -409,6 +409,13 @@ impl Limit {
 
     fn until(&self, at: Moment, tick: u64) -> Nanos {
         self.tick.start(tick).since(at.now)
+    }
+
+    /// While time stands still for a queue it stands still for those who wait in it too: the gap to
+    /// the clock is no part of their delay, or it could exceed the longest one permitted.
+    fn delay(&self, at: Moment, tick: u64) -> Nanos {
+        let from = self.tick.start(at.settled.tick).max(at.now);
+        self.tick.start(tick).since(from)
     }
 
     /// Charges `cost` whether it fits or not. Call it only after [`Limit::judge`] allowed, or to
@@ -502,7 +509,7 @@ impl Shape {
             return Some(Shape::Fixed(FixedWindow {
                 limit: spec.count,
                 frame,
-                guard: tick.floor(spec.guard),
+                guard: spec.guard.get().div_ceil(tick.nanos()),
             }));
         }
         let width = whole(spec.window.length())?;
