@@ -6,6 +6,7 @@
 pub mod algorithms;
 pub mod engine;
 pub mod event;
+pub mod invariants;
 pub mod rules;
 pub mod store;
 pub mod subject;

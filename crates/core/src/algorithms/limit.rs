@@ -321,6 +321,28 @@ impl Limit {
         self.per
     }
 
+    /// The grain in which it reads time.
+    pub fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    /// A fixed window: the first instant of the one that holds `at`, and the first after it.
+    pub fn window_at(&self, at: Nanos) -> Option<(Nanos, Nanos)> {
+        let Shape::Fixed(window) = &self.shape else {
+            return None;
+        };
+        let (start, end) = window.frame.bounds(self.tick.floor(at));
+        Some((self.tick.start(start), self.tick.start(end)))
+    }
+
+    /// A fixed window: the margin that is charged to both sides of an edge. Else zero.
+    pub fn guard(&self) -> Nanos {
+        match &self.shape {
+            Shape::Fixed(window) => self.tick.start(window.guard),
+            _ => Nanos::ZERO,
+        }
+    }
+
     /// How long an empty limit takes to hold its whole capacity again, for headers.
     pub fn full_window(&self) -> Nanos {
         let whole = u128::from(self.capacity()) * u128::from(self.per.get());
@@ -384,7 +406,7 @@ impl Limit {
         match with!(self, state, |meter, inner| meter.wait(inner, tick, cost)) {
             Wait::None => Verdict::Allow { delay: Nanos::ZERO },
             Wait::NoneButDelayed(until) => Verdict::Allow {
-                delay: self.until(at, until),
+                delay: self.delay(at, until),
             },
             Wait::Until(until) => Verdict::Deny {
                 retry: Retry::After(self.until(at, until)),
@@ -397,6 +419,13 @@ impl Limit {
 
     fn until(&self, at: Moment, tick: u64) -> Nanos {
         self.tick.start(tick).since(at.now)
+    }
+
+    /// While time stands still for a queue it stands still for those who wait in it too: the gap to
+    /// the clock is no part of their delay, or it could exceed the longest one permitted.
+    fn delay(&self, at: Moment, tick: u64) -> Nanos {
+        let from = self.tick.start(at.settled.tick).max(at.now);
+        self.tick.start(tick).since(from)
     }
 
     /// Charges `cost` whether it fits or not. Call it only after [`Limit::judge`] allowed, or to
@@ -490,7 +519,7 @@ impl Shape {
             return Some(Shape::Fixed(FixedWindow {
                 limit: spec.count,
                 frame,
-                guard: tick.floor(spec.guard),
+                guard: spec.guard.get().div_ceil(tick.nanos()),
             }));
         }
         let width = whole(spec.window.length())?;
