@@ -2,7 +2,9 @@
 //! fool them. The figures of `docs/algorithms.md` come from here; so that they stay true, they are
 //! asserted. To see the table: `cargo test -p tidegate-core --test algorithms measured -- --nocapture`.
 
-use tidegate_core::algorithms::{Algorithm, Spec};
+use tidegate_core::algorithms::{
+    Algorithm, BucketState, FixedState, LogEntry, SlidingState, Spec, StrictState,
+};
 use tidegate_core::invariants::{Admission, busiest};
 use tidegate_core::units::Nanos;
 
@@ -104,4 +106,13 @@ fn measured_throughput_of_the_strict_window_is_ten_elevenths() {
     println!("strict window under four times its limit: {share:.1}% of the log's");
     assert!(strict.busiest <= LIMIT);
     assert!((90.0..92.0).contains(&share), "{share}");
+}
+
+#[test]
+fn measured_state_is_as_small_as_the_table_says() {
+    assert_eq!(size_of::<BucketState>(), 16);
+    assert_eq!(size_of::<FixedState>(), 16);
+    assert_eq!(size_of::<SlidingState>(), 16);
+    assert_eq!(size_of::<StrictState>(), 56);
+    assert_eq!(size_of::<LogEntry>(), 16);
 }
