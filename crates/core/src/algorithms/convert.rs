@@ -1,7 +1,9 @@
 //! A state found under other parameters becomes one under these: units used are kept, rounded up.
 //!
-//! No order between versions of a rule is needed. Alternating versions over-count by less than one
-//! unit per switch and never under-count. Debt survives, up to twice the new capacity.
+//! No order between versions of a rule is needed. Alternating versions never under-count; buckets
+//! over-count by less than one unit per switch, and where their ticks differ by what drains in the
+//! coarser one. Windows of other lengths count each unit as late as it can have been. Debt survives,
+//! up to twice the new capacity.
 
 use super::limit::Shape;
 use super::{Limit, LogEntry, Meter, State};
@@ -35,9 +37,10 @@ impl Limit {
                 State::Sliding(new.adopt(first(held.index * was.width()), held, tick))
             }
             (Shape::Strict(new), Shape::Strict(was), State::Strict(held)) => {
-                // Newest first, and no further back than the epoch.
-                let numbered = (0..=held.index).rev().zip(held.counts);
-                let parts = numbered.map(|(part, count)| {
+                let newest_first = (0..).zip(held.counts);
+                let parts = newest_first.map(|(age, count)| {
+                    // A clock set back to the epoch leaves counts that are older than time.
+                    let part = held.index.saturating_sub(age);
                     let end = part.saturating_add(1).saturating_mul(was.part());
                     (last(end - 1), count)
                 });

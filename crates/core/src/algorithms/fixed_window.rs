@@ -64,6 +64,9 @@ impl Meter for FixedWindow {
 
     fn advance(&self, state: &mut FixedState, tick: u64, patience: u64) -> Settled {
         let (start, end) = self.frame.bounds(tick);
+        if state.end == end && state.next == 0 {
+            return Settled::at(tick); // nearly always
+        }
         if state.end >= end {
             let reached = self.reached(state);
             if reached <= tick {
@@ -141,12 +144,13 @@ impl Meter for FixedWindow {
     }
 
     fn merge(&self, state: &mut FixedState, other: &FixedState, _tick: u64) {
-        if other.end > state.end {
-            *state = *other;
-        } else if other.end == state.end {
-            state.count = self.add(0, u64::from(state.count.max(other.count)));
-            state.next = self.add(0, u64::from(state.next.max(other.next)));
-        }
+        // The older of the two may have handed on to the newer window what its guard held.
+        let newest = self.frame.start_of(state.end.max(other.end));
+        let mut other = *other;
+        self.advance(&mut other, newest, u64::MAX);
+        self.advance(state, newest, u64::MAX);
+        state.count = self.add(0, u64::from(state.count.max(other.count)));
+        state.next = self.add(0, u64::from(state.next.max(other.next)));
     }
 }
 

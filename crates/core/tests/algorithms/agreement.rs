@@ -185,7 +185,7 @@ fn agrees(algorithm: Algorithm) {
             );
         }
     });
-    println!("{algorithm}: {met:?}");
+    eprintln!("{algorithm}: {met:?}");
     if std::env::var_os("TIDEGATE_SEED").is_none() {
         assert!(met.steps >= 200_000, "{met:?}");
         assert!(

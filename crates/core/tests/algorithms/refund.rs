@@ -129,7 +129,7 @@ fn a_refund_in_full_would_break_the_bound_of_a_bucket() {
         let mut rng = Rng::new(seed);
         let case = Case::random(&mut rng, Algorithm::TokenBucket);
         let choices = rng.next();
-        let mut broken = |giving| {
+        let broken = |giving| {
             let history = run(&mut Rng::new(choices), &case, giving, |_, _, _, _| {});
             u32::from(within_bound(&case.limit, &history).is_err())
         };

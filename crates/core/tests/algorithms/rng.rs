@@ -2,6 +2,8 @@
 //!
 //! No wall clock and no entropy: the same seed gives the same trace on every machine.
 
+use proptest::test_runner::{Config as ProptestConfig, RngSeed};
+
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub(crate) struct Rng(u64);
 
@@ -55,6 +57,16 @@ pub(crate) fn for_each_seed(count: u64, mut trace: impl FnMut(&mut Rng)) {
         let told = TellOnPanic(seed);
         trace(&mut Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
         drop(told);
+    }
+}
+
+/// Cases of `proptest`, the same in every run.
+pub(crate) fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        rng_seed: RngSeed::Fixed(0x7469_6465),
+        failure_persistence: None,
+        ..ProptestConfig::default()
     }
 }
 
