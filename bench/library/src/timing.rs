@@ -1,0 +1,116 @@
+//! Times the decisions of one subject on one or more pinned threads.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bench_subjects::{BATCH, Key, Subject};
+
+/// Decisions between two looks at the clock: enough that looking costs nothing.
+const STRIDE: usize = 1_024;
+
+/// One key per call, or [`BATCH`] of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// One by one.
+    Singly,
+    /// In batches of 16.
+    Batches,
+}
+
+/// What to do in one round: each thread walks its own order for about `length`.
+pub(crate) struct Round<'a> {
+    /// The keys, shared by all threads.
+    pub(crate) keys: &'a [Key],
+    /// One order of visits for each thread.
+    pub(crate) orders: &'a [Vec<u32>],
+    /// Where in its order a round starts, from 0 to 1, so that rounds see different parts.
+    pub(crate) start: f64,
+    /// How keys are handed over.
+    pub(crate) calls: Calls,
+    /// How long to go on.
+    pub(crate) length: Duration,
+}
+
+/// A subject whose type is forgotten outside the timed loop, so that many can take turns.
+pub(crate) trait Contender {
+    /// The name in tables.
+    fn name(&self) -> &'static str;
+    /// Visits every key once.
+    fn fill(&self, keys: &[Key]);
+    /// Runs one round; nanoseconds per decision, the mean of the threads.
+    fn run(&self, round: &Round<'_>) -> f64;
+}
+
+impl<S: Subject> Contender for S {
+    fn name(&self) -> &'static str {
+        S::NAME
+    }
+
+    fn fill(&self, keys: &[Key]) {
+        keys.iter().for_each(|key| {
+            black_box(self.decide(key));
+        });
+    }
+
+    fn run(&self, round: &Round<'_>) -> f64 {
+        let together = Barrier::new(round.orders.len());
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        let nanos: Vec<f64> = thread::scope(|scope| {
+            let workers: Vec<_> = round
+                .orders
+                .iter()
+                .enumerate()
+                .map(|(thread, order)| {
+                    let (together, core) = (&together, cores.get(thread).copied());
+                    scope.spawn(move || {
+                        core.map(core_affinity::set_for_current);
+                        together.wait();
+                        walk(self, round, order)
+                    })
+                })
+                .collect();
+            workers
+                .into_iter()
+                .map(|worker| worker.join().expect("a worker only decides"))
+                .collect()
+        });
+        nanos.iter().sum::<f64>() / nanos.len() as f64
+    }
+}
+
+/// Walks the order from `round.start` until the time is up; nanoseconds per decision.
+fn walk<S: Subject>(subject: &S, round: &Round<'_>, order: &[u32]) -> f64 {
+    let strides = order.len() / STRIDE;
+    let first = (round.start * strides as f64) as usize % strides;
+    let mut scratch = S::Scratch::default();
+    let mut decisions = 0_usize;
+    let begun = Instant::now();
+    for stride in order.chunks_exact(STRIDE).cycle().skip(first) {
+        match round.calls {
+            Calls::Singly => singly(subject, round.keys, stride),
+            Calls::Batches => in_batches(subject, round.keys, stride, &mut scratch),
+        }
+        decisions += STRIDE;
+        if begun.elapsed() >= round.length {
+            break;
+        }
+    }
+    begun.elapsed().as_nanos() as f64 / decisions as f64
+}
+
+#[inline]
+fn singly<S: Subject>(subject: &S, keys: &[Key], stride: &[u32]) {
+    for index in stride {
+        black_box(subject.decide(&keys[*index as usize]));
+    }
+}
+
+#[inline]
+fn in_batches<S: Subject>(subject: &S, keys: &[Key], stride: &[u32], scratch: &mut S::Scratch) {
+    for indices in stride.as_chunks::<BATCH>().0 {
+        let batch = indices.map(|index| &keys[index as usize]);
+        black_box(subject.decide_batch(&batch, scratch));
+    }
+}
