@@ -14,6 +14,7 @@ pub struct Facts {
     cores: usize,
     kernel: String,
     rustc: String,
+    load: String,
 }
 
 impl Facts {
@@ -30,6 +31,7 @@ impl Facts {
             cores: thread::available_parallelism().map_or(1, usize::from),
             kernel: first_line("/proc/sys/kernel/osrelease").unwrap_or_else(unknown),
             rustc: output("rustc", &["--version"]).unwrap_or_else(unknown),
+            load: load_average().unwrap_or_else(unknown),
         }
     }
 
@@ -50,10 +52,12 @@ impl Facts {
             cores,
             kernel,
             rustc,
+            load,
         } = self;
         format!(
             "- command: `{command}`\n- commit: {commit}\n- date: {date}\n\
-             - machine: {cores} cores, {cpu}, Linux {kernel}\n- compiler: {rustc}\n"
+             - machine: {cores} cores, {cpu}, Linux {kernel}; load average before the run: {load}\n\
+             - compiler: {rustc}\n"
         )
     }
 }
@@ -74,6 +78,14 @@ fn cpu_model() -> Option<String> {
         .find(|line| line.starts_with("model name"))?;
     line.split_once(':')
         .map(|(_, model)| model.trim().to_owned())
+}
+
+/// Others at work on the machine over the last minute: well above zero, times mean little.
+fn load_average() -> Option<String> {
+    first_line("/proc/loadavg")?
+        .split(' ')
+        .next()
+        .map(str::to_owned)
 }
 
 fn first_line(path: &str) -> Option<String> {
