@@ -45,7 +45,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-const TIMES_NOTE: &str = "Medians of interleaved rounds, per thread, with the harness included. \
+const TIMES_NOTE: &str = "Medians of interleaved rounds, per thread, with the harness included; \
+    one thread by its processor time, two by the wall. \
     The spread is the largest in the row: (slowest - fastest round) / median.";
 
 const SCALING_NOTE: &str = "Each thread has half of the keys to itself. The harness alone shows what \

@@ -6,8 +6,8 @@ use bench_report::{median, spread};
 use bench_subjects::{Allowance, Governor, Harness, Key, Limitador, Subject, Throttlecrab};
 
 use crate::keys;
-use crate::scenario::{Answers, Scenario};
-use crate::timing::{Contender, Round};
+use crate::scenario::{Answers, Scenario, Threads};
+use crate::timing::{Contender, Round, Taken};
 
 /// The nanoseconds per decision of every subject in one scenario.
 pub(crate) struct Row {
@@ -21,8 +21,11 @@ pub(crate) struct Row {
 pub(crate) struct Cell {
     /// The subject.
     pub(crate) name: &'static str,
-    /// The median of the rounds; `None` when the subject was not in the run.
+    /// The median of the rounds; `None` when the subject was not in the run. One thread is timed by
+    /// its processor, two by the wall, because waiting for each other is part of what they cost.
     pub(crate) nanos: Option<f64>,
+    /// The median by the wall, for comparing one thread with two.
+    pub(crate) wall_nanos: Option<f64>,
     /// How far the rounds lie apart, relative to the median.
     pub(crate) spread: Option<f64>,
 }
@@ -85,7 +88,7 @@ fn row(
     length: Duration,
 ) -> Row {
     let orders = scenario.orders();
-    let mut nanos = vec![Vec::with_capacity(rounds); subjects.len()];
+    let mut taken = vec![Vec::with_capacity(rounds); subjects.len()];
     for number in 0..rounds {
         let start = number as f64 / rounds as f64;
         let round = Round {
@@ -95,21 +98,29 @@ fn row(
             calls: scenario.calls,
             length,
         };
-        for (subject, nanos) in subjects.iter().zip(&mut nanos) {
-            nanos.push(subject.run(&round));
+        for (subject, taken) in subjects.iter().zip(&mut taken) {
+            taken.push(subject.run(&round));
         }
     }
-    let measured = |name| subjects.iter().position(|subject| subject.name() == name);
     let cell = |name| {
-        let rounds = measured(name).map_or(&[][..], |place| &nanos[place]);
-        Cell {
-            name,
-            nanos: median(rounds),
-            spread: spread(rounds),
-        }
+        let place = subjects.iter().position(|subject| subject.name() == name);
+        let taken = place.map_or(&[][..], |place| &taken[place]);
+        cell(name, scenario.threads, taken)
     };
     Row {
         scenario,
         cells: NAMES.map(cell).into(),
+    }
+}
+
+fn cell(name: &'static str, threads: Threads, taken: &[Taken]) -> Cell {
+    let wall: Vec<f64> = taken.iter().map(|taken| taken.wall_nanos).collect();
+    let cpu: Vec<f64> = taken.iter().map(|taken| taken.cpu_nanos).collect();
+    let shown = if threads == Threads::One { &cpu } else { &wall };
+    Cell {
+        name,
+        nanos: median(shown),
+        wall_nanos: median(&wall),
+        spread: spread(shown),
     }
 }

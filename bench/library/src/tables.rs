@@ -4,7 +4,7 @@ use bench_report::{Goal, Table, figure, ratio};
 use bench_subjects::{Governor, Harness, Limitador, Subject};
 
 use crate::keys::Pattern;
-use crate::measure::{NAMES, Row, TIDEGATE};
+use crate::measure::{Cell, NAMES, Row, TIDEGATE};
 use crate::scenario::{Scenario, Threads};
 use crate::timing::Calls;
 
@@ -12,10 +12,14 @@ use crate::timing::Calls;
 pub(crate) struct Figures<'a>(pub(crate) &'a [Row]);
 
 impl Figures<'_> {
+    fn cell(&self, scenario: Scenario, name: &str) -> Option<&Cell> {
+        let row = self.0.iter().find(|row| row.scenario == scenario)?;
+        row.cells.iter().find(|cell| cell.name == name)
+    }
+
     /// Nanoseconds per decision, everything included.
     fn gross(&self, scenario: Scenario, name: &str) -> Option<f64> {
-        let row = self.0.iter().find(|row| row.scenario == scenario)?;
-        row.cells.iter().find(|cell| cell.name == name)?.nanos
+        self.cell(scenario, name)?.nanos
     }
 
     /// Nanoseconds per decision without what the harness alone takes.
@@ -35,10 +39,8 @@ impl Figures<'_> {
             threads: Threads::TwoOnDifferentKeys,
             ..one
         };
-        ratio(
-            self.gross(one, name).map(|nanos| 2.0 * nanos),
-            self.gross(two, name),
-        )
+        let wall = |scenario| self.cell(scenario, name).and_then(|cell| cell.wall_nanos);
+        ratio(wall(one).map(|nanos| 2.0 * nanos), wall(two))
     }
 
     /// Nanoseconds per decision of every subject; with the largest spread of the row.

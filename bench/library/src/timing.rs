@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bench_subjects::{BATCH, Key, Subject};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Decisions between two looks at the clock: enough that looking costs nothing.
 const STRIDE: usize = 1_024;
@@ -33,14 +34,23 @@ pub(crate) struct Round<'a> {
     pub(crate) length: Duration,
 }
 
+/// Nanoseconds per decision, by two clocks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    /// On the wall: other processes that got the core in between count too.
+    pub(crate) wall_nanos: f64,
+    /// Of the thread on its core: what others took does not count, but neither does waiting for a lock.
+    pub(crate) cpu_nanos: f64,
+}
+
 /// A subject whose type is forgotten outside the timed loop, so that many can take turns.
 pub(crate) trait Contender {
     /// The name in tables.
     fn name(&self) -> &'static str;
     /// Visits every key once.
     fn fill(&self, keys: &[Key]);
-    /// Runs one round; nanoseconds per decision, the mean of the threads.
-    fn run(&self, round: &Round<'_>) -> f64;
+    /// Runs one round; the mean of the threads.
+    fn run(&self, round: &Round<'_>) -> Taken;
 }
 
 impl<S: Subject> Contender for S {
@@ -54,10 +64,10 @@ impl<S: Subject> Contender for S {
         });
     }
 
-    fn run(&self, round: &Round<'_>) -> f64 {
+    fn run(&self, round: &Round<'_>) -> Taken {
         let together = Barrier::new(round.orders.len());
         let cores = core_affinity::get_core_ids().unwrap_or_default();
-        let nanos: Vec<f64> = thread::scope(|scope| {
+        let taken: Vec<Taken> = thread::scope(|scope| {
             let workers: Vec<_> = round
                 .orders
                 .iter()
@@ -76,17 +86,22 @@ impl<S: Subject> Contender for S {
                 .map(|worker| worker.join().expect("a worker only decides"))
                 .collect()
         });
-        nanos.iter().sum::<f64>() / nanos.len() as f64
+        let mean =
+            |part: fn(&Taken) -> f64| taken.iter().map(part).sum::<f64>() / taken.len() as f64;
+        Taken {
+            wall_nanos: mean(|taken| taken.wall_nanos),
+            cpu_nanos: mean(|taken| taken.cpu_nanos),
+        }
     }
 }
 
-/// Walks the order from `round.start` until the time is up; nanoseconds per decision.
-fn walk<S: Subject>(subject: &S, round: &Round<'_>, order: &[u32]) -> f64 {
+/// Walks the order from `round.start` until the time is up.
+fn walk<S: Subject>(subject: &S, round: &Round<'_>, order: &[u32]) -> Taken {
     let strides = order.len() / STRIDE;
     let first = (round.start * strides as f64) as usize % strides;
     let mut scratch = S::Scratch::default();
     let mut decisions = 0_usize;
-    let begun = Instant::now();
+    let (begun, cpu_begun) = (Instant::now(), thread_cpu_nanos());
     for stride in order.chunks_exact(STRIDE).cycle().skip(first) {
         match round.calls {
             Calls::Singly => singly(subject, round.keys, stride),
@@ -97,7 +112,16 @@ fn walk<S: Subject>(subject: &S, round: &Round<'_>, order: &[u32]) -> f64 {
             break;
         }
     }
-    begun.elapsed().as_nanos() as f64 / decisions as f64
+    Taken {
+        wall_nanos: begun.elapsed().as_nanos() as f64 / decisions as f64,
+        cpu_nanos: (thread_cpu_nanos() - cpu_begun) / decisions as f64,
+    }
+}
+
+/// Processor time of this thread so far.
+fn thread_cpu_nanos() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
 /// The next key is chosen only when the last answer is there, as by a caller who waits for it. Without
