@@ -9,9 +9,9 @@ mod server;
 mod tables;
 mod target;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{env, io};
+use std::{env, fs, io};
 
 use bench_report::Options;
 use clap::Parser;
@@ -43,7 +43,9 @@ fn main() -> io::Result<()> {
     };
     // Both before the load is pinned: the page counts the cores, and servers would inherit its core.
     let mut page = options.page("http");
-    let targets = targets(&arguments)?;
+    let work = env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
+    fs::create_dir_all(&work)?;
+    let targets = targets(&arguments, &work)?;
     if let Some(second) = core_affinity::get_core_ids().unwrap_or_default().get(1) {
         core_affinity::set_for_current(*second);
     }
@@ -62,16 +64,17 @@ fn main() -> io::Result<()> {
     page.table("Admitted, half load", &half.table(), HALF_NOTE);
     page.table("Batches of 100, full load", &batch.batch_table(), "");
     page.goals(&tables::goals(&admitted, &refused, &half, &batch));
+    drop(targets);
+    fs::remove_dir_all(&work)?;
     println!("\nkept as {}", page.save(&options.results)?.display());
     Ok(())
 }
 
 /// Starts the servers of this run.
-fn targets(arguments: &Arguments) -> io::Result<Vec<Target>> {
-    let work = env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
+fn targets(arguments: &Arguments, work: &Path) -> io::Result<Vec<Target>> {
     let mut targets = vec![Target::bare()?];
     if let Some(program) = &arguments.tidegate {
-        targets.push(Target::tidegate(program, &work)?);
+        targets.push(Target::tidegate(program, work)?);
     }
     if let Some(program) = &arguments.throttlecrab {
         targets.push(Target::throttlecrab(program)?);

@@ -54,7 +54,6 @@ impl Target {
 
     /// `tidegate serve` on memory, with the rules file kept in `work`.
     pub(crate) fn tidegate(program: &Path, work: &Path) -> io::Result<Self> {
-        fs::create_dir_all(work)?;
         let rules = work.join("http-rules.yaml");
         fs::write(&rules, RULES)?;
         let server = Server::start(&program.to_string_lossy(), |port| {

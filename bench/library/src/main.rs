@@ -1,5 +1,6 @@
 //! Time per decision: Tidegate beside `governor`, `throttlecrab` and `limitador`, in one run.
 
+mod clock;
 mod keys;
 mod measure;
 mod rules;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bench_report::{Goal, Table, figure, median, ratio};
 use bench_subjects::{LimitadorRules, Request, Ruled};
 
+use crate::clock::thread_cpu_nanos;
 use crate::measure::TIDEGATE;
 
 /// Counters in use, whatever the number of rules, so that only finding the rule differs.
@@ -112,7 +113,7 @@ fn requests(case: &Case) -> Vec<Request> {
         .collect()
 }
 
-/// Nanoseconds per decision. The clock is looked at about once in a millisecond: a matcher that walks
+/// Processor nanoseconds per decision. The clock is looked at about once in a millisecond: a matcher that walks
 /// through all rules takes milliseconds for one decision, a good one a microsecond.
 fn round<R: Ruled>(limiter: &R, requests: &[Request], length: Duration) -> f64 {
     let probe = Instant::now();
@@ -122,12 +123,12 @@ fn round<R: Ruled>(limiter: &R, requests: &[Request], length: Duration) -> f64 {
 
     let mut decisions = 0_usize;
     let mut requests = requests.iter().cycle();
-    let begun = Instant::now();
+    let (begun, cpu_begun) = (Instant::now(), thread_cpu_nanos());
     while begun.elapsed() < length {
         for request in requests.by_ref().take(stride) {
             black_box(limiter.decide(request));
         }
         decisions += stride;
     }
-    begun.elapsed().as_nanos() as f64 / decisions as f64
+    (thread_cpu_nanos() - cpu_begun) / decisions as f64
 }
