@@ -37,7 +37,6 @@ pub(crate) fn run(case: &str) {
     let batches = name != case;
     match name {
         Harness::NAME => decide_all::<Harness>(batches),
-        #[cfg(feature = "tidegate")]
         TIDEGATE => decide_all::<bench_subjects::Tidegate>(batches),
         Governor::NAME => decide_all::<Governor>(batches),
         Throttlecrab::NAME => decide_all::<Throttlecrab>(batches),

@@ -69,7 +69,6 @@ pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<Row> {
 fn filled(allowance: Allowance, keys: &[Key]) -> Vec<Box<dyn Contender>> {
     let subjects: Vec<Box<dyn Contender>> = vec![
         Box::new(Harness::new(allowance, keys.len())),
-        #[cfg(feature = "tidegate")]
         Box::new(bench_subjects::Tidegate::new(allowance, keys.len())),
         Box::new(Governor::new(allowance, keys.len())),
         Box::new(Throttlecrab::new(allowance, keys.len())),

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use bench_report::{Goal, Table, figure, median, ratio};
-use bench_subjects::{LimitadorRules, Request, Ruled};
+use bench_subjects::{LimitadorRules, Request, Ruled, TidegateRules};
 
 use crate::clock::thread_cpu_nanos;
 use crate::measure::TIDEGATE;
@@ -45,14 +45,10 @@ pub(crate) struct Figures {
 
 /// Measures every limiter that matches rules.
 pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<Figures> {
-    #[cfg(feature = "tidegate")]
-    let tidegate = run::<bench_subjects::TidegateRules>(rounds, length);
-    #[cfg(not(feature = "tidegate"))]
-    let tidegate = Figures {
-        name: TIDEGATE,
-        nanos: None,
-    };
-    vec![tidegate, run::<LimitadorRules>(rounds, length)]
+    vec![
+        run::<TidegateRules>(rounds, length),
+        run::<LimitadorRules>(rounds, length),
+    ]
 }
 
 /// The table, with each case as a multiple of ten rules.

@@ -23,9 +23,7 @@ pub(crate) const NAMES: [&str; 5] = [
 /// Fills the limiter of this name and prints its samples; none when this build does not hold it.
 pub(crate) fn fill(name: &str, most: usize) -> io::Result<()> {
     match name {
-        #[cfg(feature = "tidegate")]
         TIDEGATE => print_samples::<bench_subjects::Tidegate>(most),
-        #[cfg(feature = "tidegate")]
         TIDEGATE_STRICT => print_samples::<bench_subjects::TidegateStrict>(most),
         Governor::NAME => print_samples::<Governor>(most),
         Throttlecrab::NAME => print_samples::<Throttlecrab>(most),

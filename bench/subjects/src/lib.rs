@@ -11,7 +11,6 @@ mod key;
 mod limitador;
 mod rules;
 mod throttlecrab;
-#[cfg(feature = "tidegate")]
 mod tidegate;
 
 pub use allowance::Allowance;
@@ -21,7 +20,6 @@ pub use key::Key;
 pub use limitador::{Limitador, LimitadorRules};
 pub use rules::{Request, Ruled};
 pub use throttlecrab::Throttlecrab;
-#[cfg(feature = "tidegate")]
 pub use tidegate::{Tidegate, TidegateRules, TidegateStrict};
 
 /// How many keys a batch holds.

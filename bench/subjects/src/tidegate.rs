@@ -1,19 +1,23 @@
 //! Tidegate. This file is the only one of the bench that calls it as a library.
 
 use std::fmt::Write as _;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
 
-use tidegate::{Limiter, Throttle, Verdict};
+use tidegate::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate::clock::SystemClock;
+use tidegate::rules::{SourceFile, parse};
+use tidegate::stores::memory::MemoryStore;
+use tidegate::units::Nanos;
+use tidegate::{Limiter, Policy, Secret, Throttle};
 
-use crate::{Allowance, BATCH, Key, Request, Ruled, Subject};
+use crate::{Allowance, Key, Request, Ruled, Subject};
 
 /// One token bucket for each key.
 pub struct Tidegate(Throttle);
 
 impl Subject for Tidegate {
     const NAME: &'static str = "tidegate";
-    type Scratch = Vec<Verdict>;
+    type Scratch = ();
 
     fn new(allowance: Allowance, _keys: usize) -> Self {
         let Allowance {
@@ -30,14 +34,9 @@ impl Subject for Tidegate {
     }
 
     #[inline]
-    fn decide_batch(&self, keys: &[&Key], scratch: &mut Vec<Verdict>) -> usize {
-        let mut texts = [""; BATCH];
-        for (text, key) in texts.iter_mut().zip(keys) {
-            *text = key.as_str();
-        }
-        scratch.clear();
-        self.0.check_many(&texts[..keys.len()], scratch);
-        scratch.iter().filter(|verdict| verdict.allows()).count()
+    fn decide_batch(&self, keys: &[&Key], _scratch: &mut ()) -> usize {
+        let verdicts = self.0.check_each(keys.iter().map(|key| key.as_str()));
+        verdicts.filter(|verdict| verdict.allows()).count()
     }
 }
 
@@ -52,9 +51,11 @@ impl Subject for TidegateStrict {
         let Allowance {
             period_secs, burst, ..
         } = allowance;
-        TidegateStrict(throttle(&format!(
-            "{burst}/{period_secs}s sliding-window-strict"
-        )))
+        let window = Nanos::from_secs(period_secs.into());
+        let spec = Spec::new(Algorithm::SlidingWindowStrict, burst.get().into(), window);
+        let limit = Limit::compile(&spec, Precision::Memory).expect("an allowance is exact");
+        let throttle = Throttle::of(limit, SystemClock::new());
+        TidegateStrict(throttle.expect("the system has randomness"))
     }
 
     fn decide(&self, key: &Key) -> bool {
@@ -67,35 +68,34 @@ fn throttle(rate: &str) -> Throttle {
 }
 
 /// The full limiter on the memory store: finds the rules of a request, charges them, tells observers.
-pub struct TidegateRules(Limiter);
+pub struct TidegateRules(Limiter<MemoryStore<Arc<SystemClock>>>);
 
 impl Ruled for TidegateRules {
     const NAME: &'static str = "tidegate";
 
     fn with_rules(rules: usize) -> Self {
-        let mut file = String::from("version: 1\nrules:\n");
+        let mut text = String::from("version: 1\nrules:\n");
         for number in 0..rules {
             let path = Request::path_of_rule(number);
             let _ = writeln!(
-                file,
+                text,
                 "  - {{ name: r{number}, match: {{ path: {path} }}, by: ip, rate: 60/minute burst 100000000 }}"
             );
         }
-        TidegateRules(Limiter::from_rules(&file).expect("the rules above are valid"))
+        let file = SourceFile {
+            name: "bench.yaml",
+            text: &text,
+        };
+        let policy = Policy::of(parse(&[file]).expect("the rules above are valid"));
+        let secret = Secret::random().expect("the system has randomness");
+        let clock = Arc::new(SystemClock::new());
+        let store = MemoryStore::new(Arc::clone(&clock));
+        TidegateRules(Limiter::new(store, policy, secret, clock))
     }
 
     fn decide(&self, request: &Request) -> bool {
-        let asked = tidegate::Request::new()
-            .with("path", &request.path)
-            .with("ip", &request.ip);
-        at_once(self.0.check(&asked)).is_ok_and(|decision| decision.allows())
-    }
-}
-
-/// Memory answers without waiting, so one poll is enough and no runtime adds its cost.
-fn at_once<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("the memory store never waits"),
+        let mut asked = tidegate::Request::default().with("path", &*request.path);
+        asked.ip = request.ip.parse().ok();
+        self.0.check_now(asked).allowed()
     }
 }

@@ -62,8 +62,16 @@ impl<C: Clock> Throttle<C> {
     /// # Errors
     /// When the rate cannot be read.
     pub fn with_clock(rate: &str, clock: C) -> Result<Self, ThrottleError> {
+        Self::of(parse_rate(rate)?.limit()?, clock)
+    }
+
+    /// A throttle of any algorithm.
+    ///
+    /// # Errors
+    /// When the operating system has no randomness for the hash key.
+    pub fn of(limit: Limit, clock: C) -> Result<Self, ThrottleError> {
         Ok(Throttle {
-            limit: parse_rate(rate)?.limit()?,
+            limit,
             name: RuleName::new("throttle"),
             key: Secret::random()?.fingerprint_key(),
             store: MemoryStore::new(clock),

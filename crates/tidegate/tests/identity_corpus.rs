@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use common::{Bench, request, rules};
-use tidegate::identity::{Digest, KeyTable};
+use tidegate::Policy;
+use tidegate::identity::KeyTable;
+use tidegate::identity::keys::hash_line;
 
 const RULES: &str = "
 version: 1
@@ -22,10 +22,10 @@ keys_file: keys.txt
 
 fn bench() -> Bench {
     let bench = Bench::new(RULES);
-    let lines = format!("{} pro acme\n", Digest::of("real").line_text());
-    let set = Arc::new(rules(RULES));
+    let lines = format!("{}\n", hash_line("real", "pro", "acme").unwrap());
+    let set = rules(RULES);
     let keys = KeyTable::read("keys.txt", lines.as_bytes(), set.tiers()).unwrap();
-    bench.limiter.enforce(set, Some(Arc::new(keys)));
+    bench.replace(Policy::of(set).with_keys(keys));
     bench
 }
 

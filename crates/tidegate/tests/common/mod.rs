@@ -10,7 +10,7 @@ use tidegate::rules::{RuleSet, SourceFile, parse};
 use tidegate::store::Refunded;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::units::{Cost, Nanos};
-use tidegate::{Limiter, Retry, Secret, Standing};
+use tidegate::{Limiter, Policy, Retry, Secret, Standing};
 
 /// An hour that begins every window there is: 2026-01-05 00:00 UTC, a Monday.
 pub const START: Nanos = Nanos::from_secs(1_767_571_200);
@@ -61,7 +61,7 @@ impl Bench {
         let clock = Arc::new(ManualClock::at(START));
         let store = MemoryStore::new(Arc::clone(&clock));
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
-        let limiter = Limiter::new(store, rules(text), secret, clock.clone());
+        let limiter = Limiter::new(store, Policy::of(rules(text)), secret, clock.clone());
         Bench { limiter, clock }
     }
 
@@ -76,7 +76,12 @@ impl Bench {
     }
 
     pub fn reload(&self, text: &str) {
-        self.limiter.enforce(Arc::new(rules(text)), None);
+        self.replace(Policy::of(rules(text)));
+    }
+
+    pub fn replace(&self, policy: Policy) {
+        let replaced = self.limiter.policy().replace_with(|| Ok::<_, String>(policy));
+        replaced.unwrap();
     }
 
     pub fn decide(&self, request: Request<'_>) -> Decision {
