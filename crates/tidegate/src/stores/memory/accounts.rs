@@ -77,11 +77,14 @@ impl<C> MemoryStore<C> {
         place: Place,
         was: &Entry,
         write: Write<'_>,
+        now: Secs,
         budget: &Budget,
     ) {
         if was.tag != write.limit.tag() {
             self.registry.note(write.limit, &mut shard.noted);
-            count(&self.tally.converted);
+            if was.expires > now {
+                count(&self.tally.converted);
+            }
         }
         let words = shard.annex.words(Some(was), write.state, budget);
         shard.set(
@@ -94,7 +97,7 @@ impl<C> MemoryStore<C> {
     pub(super) fn write(&self, shard: &mut Shard, write: Write<'_>, now: Secs, budget: &Budget) {
         if let Some(place) = shard.find(write.key) {
             let was = shard.entry(place);
-            return self.rewrite(shard, place, &was, write, budget);
+            return self.rewrite(shard, place, &was, write, now, budget);
         }
         self.registry.note(write.limit, &mut shard.noted);
         let words = shard.annex.words(None, write.state, budget);

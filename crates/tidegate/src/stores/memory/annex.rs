@@ -194,29 +194,33 @@ impl Annex {
     }
 
     /// The slots of an entry.
-    pub(super) fn slots(&self, entry: &Entry) -> &[Slot] {
-        elsewhere(entry).map_or(&[], |number| self.slots.get(number))
+    pub(super) fn slots(&mut self, entry: &Entry) -> Option<&mut Vec<Slot>> {
+        elsewhere(entry).map(|number| self.slots.get_mut(number))
     }
 
-    /// The words of an entry with these slots, if there is memory for them.
-    pub(super) fn slot_words(
+    /// The words of an entry that will have slots, if there is memory for them.
+    pub(super) fn no_slots(&mut self, budget: &Budget) -> Option<[u64; 2]> {
+        let number = self.slots.place(budget)?;
+        Some([0, ELSEWHERE | u64::from(number)])
+    }
+
+    /// Room for one more slot, if there is memory for it.
+    pub(super) fn slot_room(
         &mut self,
-        was: Option<&Entry>,
-        slots: Vec<Slot>,
+        entry: &mut Entry,
         budget: &Budget,
-    ) -> Option<[u64; 2]> {
-        let counted = was.map_or(0, |was| was.words[0]);
-        let bytes = (slots.capacity() * size_of::<Slot>()) as u64 + 16;
-        if bytes > counted && !budget.take(bytes - counted) {
-            return None;
+    ) -> Option<&mut Vec<Slot>> {
+        let slots = self.slots.get_mut(elsewhere(entry)?);
+        if slots.len() == slots.capacity() {
+            let more = slots.len().max(4);
+            let bytes = (more * size_of::<Slot>()) as u64;
+            if !budget.take(bytes) {
+                return None;
+            }
+            slots.reserve_exact(more);
+            entry.words[0] += bytes;
         }
-        budget.give(counted.saturating_sub(bytes));
-        let Some(number) = was.and_then(elsewhere).or_else(|| self.slots.place(budget)) else {
-            budget.give(bytes);
-            return None;
-        };
-        *self.slots.get_mut(number) = slots;
-        Some([bytes, ELSEWHERE | u64::from(number)])
+        Some(slots)
     }
 }
 

@@ -18,11 +18,15 @@ const WORDS: usize = 5;
 type Raw = [u64; WORDS];
 
 /// A block of memory: 64 entries, or words for a slab to divide.
-pub(super) struct Block([Raw; SLOTS]);
+pub(super) struct Block(Box<[Raw; SLOTS]>);
 
 impl Block {
-    pub(super) fn new() -> Box<Block> {
-        Box::new(Block([Entry::NONE; SLOTS]))
+    /// What one takes: itself, the allocator's header, and its place in a list that may be half
+    /// empty.
+    pub(super) const BYTES: u64 = (size_of::<[Raw; SLOTS]>() + 16 + 2 * size_of::<Block>()) as u64;
+
+    pub(super) fn new() -> Block {
+        Block(Box::new([Entry::NONE; SLOTS]))
     }
 
     pub(super) fn key(&self, slot: usize) -> Key {
@@ -195,7 +199,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_forty_bytes_and_comes_back_as_it_went_in() {
-        assert_eq!(size_of::<Block>(), SLOTS * 40);
+        assert_eq!(size_of::<Raw>(), 40);
         let mut block = Block::new();
         let entry = Entry {
             key: Key { hi: 1, lo: 2 },

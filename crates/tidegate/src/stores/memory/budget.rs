@@ -12,14 +12,11 @@ use parking_lot::Mutex;
 
 use super::block::Block;
 
-/// What a block costs: itself, the allocator's header, its place in a list that may be half empty.
-pub(super) const BLOCK_BYTES: u64 = size_of::<Block>() as u64 + 16 + 16;
-
 /// An allowance of bytes.
 pub(super) struct Budget {
     cap: u64,
     used: AtomicU64,
-    pool: Mutex<Vec<Box<Block>>>,
+    pool: Mutex<Vec<Block>>,
 }
 
 impl Budget {
@@ -37,10 +34,10 @@ impl Budget {
     }
 
     /// So many blocks, or none at all.
-    pub(super) fn blocks(&self, count: usize) -> Option<Vec<Box<Block>>> {
+    pub(super) fn blocks(&self, count: usize) -> Option<Vec<Block>> {
         let mut blocks = self.pooled(count);
         let missing = count - blocks.len();
-        if missing > 0 && !self.take(missing as u64 * BLOCK_BYTES) {
+        if missing > 0 && !self.take(missing as u64 * Block::BYTES) {
             self.give_back(blocks);
             return None;
         }
@@ -50,20 +47,20 @@ impl Budget {
 
     /// A block, whether there is room or not: for the few that a rebuild needs in passing and for
     /// a counter that must not be lost.
-    pub(super) fn forced(&self) -> Box<Block> {
+    pub(super) fn forced(&self) -> Block {
         if let Some(block) = self.pooled(1).pop() {
             return block;
         }
-        self.force(BLOCK_BYTES);
+        self.force(Block::BYTES);
         Block::new()
     }
 
     /// Blocks no longer needed. What they hold does not matter.
-    pub(super) fn give_back(&self, blocks: impl IntoIterator<Item = Box<Block>>) {
+    pub(super) fn give_back(&self, blocks: impl IntoIterator<Item = Block>) {
         self.pool.lock().extend(blocks);
     }
 
-    fn pooled(&self, count: usize) -> Vec<Box<Block>> {
+    fn pooled(&self, count: usize) -> Vec<Block> {
         let mut pool = self.pool.lock();
         let left = pool.len().saturating_sub(count);
         pool.split_off(left)
@@ -95,13 +92,13 @@ mod tests {
 
     #[test]
     fn a_block_given_back_is_used_again_before_another_is_made() {
-        let budget = Budget::new(2 * BLOCK_BYTES);
+        let budget = Budget::new(2 * Block::BYTES);
         let blocks = budget.blocks(2);
         assert!(blocks.is_some());
         assert!(budget.blocks(1).is_none());
         budget.give_back(blocks.into_iter().flatten());
         assert!(budget.blocks(3).is_none());
         assert!(budget.blocks(2).is_some());
-        assert_eq!(budget.used(), 2 * BLOCK_BYTES);
+        assert_eq!(budget.used(), 2 * Block::BYTES);
     }
 }

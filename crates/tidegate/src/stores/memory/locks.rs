@@ -5,6 +5,7 @@
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
+use tidegate_core::store::Charge;
 
 use super::MemoryStore;
 use super::key::Key;
@@ -19,6 +20,11 @@ pub(super) struct Locks<'a> {
 }
 
 impl<C> MemoryStore<C> {
+    /// Locks the shards of the counters of `charges`.
+    pub(super) fn lock_counters(&self, charges: &[Charge<'_>]) -> Locks<'_> {
+        self.lock_all(charges.iter().map(|charge| Key::of(charge.counter())))
+    }
+
     /// Locks the shards of `keys`.
     pub(super) fn lock_all(&self, keys: impl Iterator<Item = Key>) -> Locks<'_> {
         Locks {

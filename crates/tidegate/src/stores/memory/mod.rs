@@ -6,8 +6,8 @@
 //! found under other parameters than it was made with is converted.
 //!
 //! From the outside in: `port` fills the store trait; `one` decides a single charge, `several` a set,
-//! `verbs` and `holds` the rest, all by means of `accounts`, which knows how to read, convert and
-//! write a counter. `shard` finds counters under one lock, `table` and `rebuild` keep them in order,
+//! `verbs` and `holds` the rest, on the copies that `books` opens under `locks`; `accounts` knows how
+//! to read, convert and write a counter; `upkeep` sweeps and counts. `shard` finds counters under one lock, `table` and `rebuild` keep them in order,
 //! `annex` keeps what does not fit an entry of a `block`, `budget` counts the bytes. `overflow` is for
 //! subjects that find no room.
 //!
@@ -17,12 +17,14 @@
 mod accounts;
 mod annex;
 mod block;
+mod books;
 mod budget;
+mod holds;
 mod key;
 mod locks;
 mod one;
 mod overflow;
-// mod port;
+mod port;
 mod rebuild;
 mod registry;
 mod several;
@@ -30,6 +32,8 @@ mod shard;
 mod shelf;
 mod slab;
 mod table;
+mod upkeep;
+mod verbs;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,6 +49,9 @@ use self::registry::Registry;
 use self::shard::Shard;
 use crate::clock::{Clock, SystemClock};
 
+pub use self::upkeep::Stats;
+pub use self::verbs::Misfit;
+
 /// The cap of a store that was given none: room for about 17 million counters.
 pub const DEFAULT_CAP: u64 = 1 << 30;
 
@@ -58,6 +65,8 @@ pub struct MemoryStore<C = SystemClock> {
     overflow: Box<Overflow>,
     registry: Registry,
     tally: Tally,
+    /// Where the sweep goes on: shard and table.
+    sweep: Mutex<(usize, usize)>,
 }
 
 /// What happened since the store was made. Only events that are rare are counted here.
@@ -66,6 +75,7 @@ struct Tally {
     overflow: AtomicU64,
     converted: AtomicU64,
     clock_steps: AtomicU64,
+    swept: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -92,6 +102,7 @@ impl<C: Clock> MemoryStore<C> {
             overflow: Box::new(Overflow::new(reserve)),
             registry: Registry::default(),
             tally: Tally::default(),
+            sweep: Mutex::default(),
         }
     }
 

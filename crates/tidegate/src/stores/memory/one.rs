@@ -49,7 +49,7 @@ impl<C> MemoryStore<C> {
                 state,
                 fresh_at: now.plus(decided.reading.figures.reset_after),
             };
-            self.rewrite(&mut shard, place, &was, write, &self.budget);
+            self.rewrite(&mut shard, place, &was, write, at.secs, &self.budget);
         }
         decided
     }

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tidegate_core::store::Charge;
 use tidegate_core::subject::Fingerprint;
 
+use super::block::Secs;
 use super::budget::Budget;
 use super::key::Key;
 use super::shard::Shard;
@@ -41,18 +42,30 @@ pub(super) struct Shared {
     pub(super) last_resort: Key,
 }
 
+/// The subject that stands in for one in 4,096.
+pub(super) struct StandIn {
+    pub(super) shard: usize,
+    pub(super) subject: Fingerprint,
+}
+
+impl StandIn {
+    pub(super) fn of(subject: Fingerprint) -> StandIn {
+        let part = subject.seed() % PARTS;
+        StandIn {
+            shard: part as usize % SHARDS,
+            subject: Fingerprint::new(u128::from(part)),
+        }
+    }
+}
+
 impl Shared {
     pub(super) fn of(charge: &Charge<'_>) -> Shared {
-        let part = charge.subject.seed() % PARTS;
-        let shard = part as usize % SHARDS;
-        let key = |number: u64| {
-            let stand_in = Fingerprint::new(u128::from(number));
-            Key::within_shard(charge.rule.counter(stand_in, charge.rate))
-        };
+        let StandIn { shard, subject } = StandIn::of(charge.subject);
+        let key = |subject| Key::within_shard(charge.rule.counter(subject, charge.rate));
         Shared {
             shard,
-            part: key(part),
-            last_resort: key(PARTS + shard as u64),
+            part: key(subject),
+            last_resort: key(Fingerprint::new(u128::from(PARTS + shard as u64))),
         }
     }
 }
@@ -82,7 +95,7 @@ impl Overflow {
     }
 
     /// Drops what has expired; how many counters left.
-    pub(super) fn sweep(&self, now: super::block::Secs) -> u64 {
+    pub(super) fn sweep(&self, now: Secs) -> u64 {
         if !self.in_use() {
             return 0;
         }

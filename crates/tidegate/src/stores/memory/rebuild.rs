@@ -11,17 +11,17 @@ use super::table::Table;
 
 /// Blocks at hand during a pass.
 pub(super) struct Stock<'a> {
-    spare: Vec<Box<Block>>,
+    spare: Vec<Block>,
     budget: &'a Budget,
 }
 
 impl<'a> Stock<'a> {
     /// A stock that begins with `spare`.
-    pub(super) fn new(spare: Vec<Box<Block>>, budget: &'a Budget) -> Self {
+    pub(super) fn new(spare: Vec<Block>, budget: &'a Budget) -> Self {
         Stock { spare, budget }
     }
 
-    fn next(&mut self) -> Box<Block> {
+    fn next(&mut self) -> Block {
         self.spare.pop().unwrap_or_else(|| self.budget.forced())
     }
 

@@ -139,7 +139,7 @@ impl Shard {
         &mut self,
         table: usize,
         blocks: usize,
-        spare: Vec<Box<Block>>,
+        spare: Vec<Block>,
         now: Secs,
         budget: &Budget,
     ) {

@@ -14,7 +14,7 @@ const PER_BLOCK: usize = 53;
 /// Sets of counts, by number.
 #[derive(Default)]
 pub(super) struct Slab {
-    blocks: Vec<Option<Box<Block>>>,
+    blocks: Vec<Option<Block>>,
     /// No block before this one has room.
     open: usize,
 }
@@ -22,7 +22,7 @@ pub(super) struct Slab {
 impl Slab {
     /// Room for one set, if there is memory.
     pub(super) fn add(&mut self, counts: &[u32; KEPT], budget: &Budget) -> Option<u32> {
-        let full = |block: &Option<Box<Block>>| {
+        let full = |block: &Option<Block>| {
             let taken = block.as_ref().map_or(0, |block| block.words()[0]);
             taken == (1 << PER_BLOCK) - 1
         };
@@ -90,12 +90,11 @@ fn place(number: u32) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::budget::BLOCK_BYTES;
     use super::*;
 
     #[test]
     fn sets_come_back_and_their_room_is_used_again() {
-        let budget = Budget::new(10 * BLOCK_BYTES);
+        let budget = Budget::new(10 * Block::BYTES);
         let mut slab = Slab::default();
         let counts = |i: u32| std::array::from_fn(|k| i * 100 + k as u32);
         let numbers: Vec<u32> = (0..530)

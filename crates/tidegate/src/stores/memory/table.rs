@@ -21,7 +21,7 @@ const SLACK: usize = 24;
 
 /// A table, at most [`MOST`] entries large as long as its keys can be told apart.
 pub(super) struct Table {
-    pub(super) blocks: Vec<Box<Block>>,
+    pub(super) blocks: Vec<Block>,
     /// Leading bits that all keys of this table share.
     pub(super) shift: u32,
     homes: u32,
