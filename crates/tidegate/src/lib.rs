@@ -1,1 +1,3 @@
 //! Tidegate as a library: the limiter, its stores, live rules and identity.
+
+pub mod observe;
