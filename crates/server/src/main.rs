@@ -1,3 +1,11 @@
 //! The `tidegate` binary.
+#![allow(dead_code)]
+
+mod address;
+mod config;
+mod drain;
+mod ids;
+mod logs;
+mod net;
 
 fn main() {}
