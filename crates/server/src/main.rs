@@ -4,6 +4,7 @@
 mod address;
 mod config;
 mod drain;
+mod edges;
 mod ids;
 mod logs;
 mod net;

@@ -1,0 +1,8 @@
+//! The JSON interface: `POST /v1/check` and its kin.
+//!
+//! `read` and `wire` turn bytes into requests, `serve` asks the limiter, `error` says what was wrong.
+
+mod read;
+pub(crate) mod wire;
+
+pub(crate) use read::digested;
