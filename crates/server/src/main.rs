@@ -1,12 +1,20 @@
-//! The `tidegate` binary.
-#![allow(dead_code)]
+//! The `tidegate` binary: the rate limiter as a service, and the commands around it.
 
 mod address;
+mod cli;
 mod config;
 mod drain;
 mod edges;
 mod ids;
+mod live;
 mod logs;
 mod net;
+mod service;
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    cli::run(cli::Cli::parse()).into()
+}
