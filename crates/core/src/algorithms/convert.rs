@@ -16,40 +16,37 @@ impl Limit {
         let at = old.advance(&mut state, now);
         // A state frozen ahead of the clock stays where it is; a coarser tick never reads earlier.
         let seen = old.tick.start(at.settled.tick).max(now);
-        let tick = ceil(self.tick, seen);
-        let here = |there: u64| ceil(self.tick, old.tick.start(there));
+        let tick = self.tick.floor(seen);
+        // Rounded up, or to the last tick that the old one touches: always to what counts longer.
+        let first = |there: u64| ceil(self.tick, old.tick.start(there));
+        let last = |there: u64| {
+            let next = old.tick.start(there.saturating_add(1));
+            self.tick.floor(next.since(Nanos::new(1)))
+        };
         match (&self.shape, &old.shape, &state) {
             (Shape::Bucket(new), Shape::Bucket(was), State::Bucket(level)) => {
-                State::Bucket(new.adopt(was, level, tick))
+                State::Bucket(new.adopt(was, level, ceil(self.tick, seen)))
             }
             (Shape::Fixed(new), Shape::Fixed(_), State::Fixed(held)) => {
-                let (start, end) = new.frame.bounds(self.tick.floor(seen));
-                let mut kept = new.fresh(self.tick.floor(seen));
-                kept.end = end;
-                if here(held.end) > start {
-                    kept.count = super::add_clamped(held.count, 0, new.limit);
-                    kept.next = super::add_clamped(held.next, 0, new.limit);
-                }
-                State::Fixed(kept)
+                let guard_known = self.guard() <= old.guard();
+                State::Fixed(new.adopt(held, first(held.end), guard_known, tick))
             }
             (Shape::Sliding(new), Shape::Sliding(was), State::Sliding(held)) => {
-                let tick = self.tick.floor(seen);
-                State::Sliding(new.adopt(here(held.index * was.width()), held, tick))
+                State::Sliding(new.adopt(first(held.index * was.width()), held, tick))
             }
             (Shape::Strict(new), Shape::Strict(was), State::Strict(held)) => {
-                let oldest = held.index.saturating_sub(held.counts.len() as u64 - 1);
-                let parts =
-                    (oldest..=held.index)
-                        .zip(held.counts.iter().rev())
-                        .map(|(part, count)| {
-                            let last = old.tick.start((part + 1) * was.part());
-                            (self.tick.floor(Nanos::new(last.get() - 1)), *count)
-                        });
-                State::Strict(new.adopt(parts, self.tick.floor(seen)))
+                // Newest first, and no further back than the epoch.
+                let numbered = (0..=held.index).rev().zip(held.counts);
+                let parts = numbered.map(|(part, count)| {
+                    let end = part.saturating_add(1).saturating_mul(was.part());
+                    (last(end - 1), count)
+                });
+                State::Strict(new.adopt(parts, tick))
             }
             (Shape::Log(new), Shape::Log(_), State::Log(held)) => {
+                // A stamp rounded up to a coarse grain may lie ahead, but its charge never did.
                 State::Log(new.adopt(held.entries().map(|entry| LogEntry {
-                    stamp: here(entry.stamp),
+                    stamp: last(entry.stamp).min(tick),
                     ..entry
                 })))
             }

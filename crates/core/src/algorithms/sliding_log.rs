@@ -110,9 +110,11 @@ impl Meter for SlidingLog {
                 settled = Settled::frozen_at(seen);
             } else if seen > tick {
                 let back = newest - self.stamp(tick);
-                for entry in &mut state.entries {
-                    entry.stamp = entry.stamp.saturating_sub(back);
-                }
+                let shifted = state.entries().map(|entry| LogEntry {
+                    stamp: entry.stamp.saturating_sub(back),
+                    ..entry
+                });
+                *state = LogState::from_entries(shifted.collect());
                 settled = Settled::stepped_to(tick);
             }
         }

@@ -1,5 +1,62 @@
 //! The rules: read, checked, indexed, matched, explained.
+//!
+//! [`parse`] takes the texts of one file or of a folder's files and gives a [`RuleSet`], or every
+//! [`Fault`] at once. A set never changes: a reload makes another. Nothing here reads a file or a
+//! clock, knows a store, or decides a request; the language is described in `docs/rules.md`.
 
+mod calendar;
+mod compile;
+mod condition;
+mod fault;
+mod glob;
+mod head;
+mod index;
+mod list_reader;
+mod lists;
+mod match_reader;
 mod model;
+mod net_text;
+mod nets;
+mod rate;
+mod rates_reader;
+mod replaces;
+mod rule_reader;
+mod set;
+mod slots;
+mod span;
+mod yaml;
+mod yaml_words;
 
-pub use model::{Alternatives, By, IfMissing, Mode, OnStoreFailure, Rule};
+pub use fault::{Fault, Faults, Place, Warning};
+pub use lists::Listed;
+pub use model::{Alternatives, By, Class, IfMissing, Mode, OnStoreFailure, Rates, Rule};
+pub use rate::{PerWindow, Rate, RateError, parse_rate};
+pub use set::{Identity, RuleSet};
+pub use yaml::MOST_BYTES;
+
+use crate::algorithms::Precision;
+
+/// A rules file: its name as faults show it, and its text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SourceFile<'a> {
+    /// For example `rules.yaml`.
+    pub name: &'a str,
+    /// What it says.
+    pub text: &'a str,
+}
+
+/// Reads the rules of one file, or of all files of a folder together, for the memory store.
+///
+/// # Errors
+/// Everything that is wrong with any of them.
+pub fn parse(files: &[SourceFile<'_>]) -> Result<RuleSet, Faults> {
+    parse_for(files, Precision::Memory)
+}
+
+/// The same for a store of another precision.
+///
+/// # Errors
+/// As [`parse`]; also a rate that this precision cannot compute exactly.
+pub fn parse_for(files: &[SourceFile<'_>], precision: Precision) -> Result<RuleSet, Faults> {
+    compile::compile(files, precision)
+}

@@ -1,9 +1,14 @@
 //! A rule after it has been read and checked. Only the compiler of rules makes one.
 
-use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
-use crate::algorithms::Limit;
+use rustc_hash::FxHashMap;
+
+use super::condition::{Attribute, Match};
+use super::fault::Place;
+use crate::algorithms::{Algorithm, Limit};
+use crate::engine::Request;
 use crate::subject::RuleName;
 use crate::units::Nanos;
 
@@ -11,27 +16,51 @@ use crate::units::Nanos;
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(crate) name: RuleName,
-    pub(crate) by: By,
+    pub(crate) place: Place,
+    pub(crate) matching: Match,
+    pub(crate) by: Arc<By>,
     pub(crate) if_missing: IfMissing,
     pub(crate) mode: Mode,
     pub(crate) unit: Option<Arc<str>>,
     pub(crate) on_store_failure: OnStoreFailure,
     pub(crate) budget: Option<Nanos>,
     pub(crate) max_delay: Option<Nanos>,
-    /// The limits of a client without a tier or an override. Empty means unlimited.
-    pub(crate) rates: Rates,
-    /// By position in the rules' list of tiers; a tier not named here has `rates`.
-    pub(crate) tiers: Vec<Option<Rates>>,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) stagger: bool,
+    pub(crate) guard: Nanos,
+    /// Positions of the rules it takes the place of, ascending.
+    pub(crate) replaces: Box<[u32]>,
+    /// Every set of rates the rule has; the first is for a client that no tier or override names.
+    /// Rules that write the same rates share them.
+    pub(crate) rates: Box<[Arc<Rates>]>,
+    /// By position in the rules' list of tiers; a tier not named here has the first.
+    pub(crate) tiers: Box<[Class]>,
     /// By the text of the subject.
-    pub(crate) overrides: HashMap<Box<str>, Rates>,
+    pub(crate) overrides: FxHashMap<Box<str>, Class>,
 }
+
+/// Which of a rule's sets of rates applies to a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Class(pub(crate) u32);
 
 /// The rates of a rule for one kind of client.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rates {
+pub struct Rates {
     pub(crate) limits: Box<[Limit]>,
     /// As written, one per limit: `1000/minute burst 200`.
     pub(crate) written: Box<[Box<str>]>,
+}
+
+impl Rates {
+    /// The limits. None at all means unlimited.
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// One rate as written.
+    pub fn written(&self, rate: usize) -> &str {
+        &self.written[rate]
+    }
 }
 
 /// Whose counter a rule charges.
@@ -45,6 +74,40 @@ pub enum By {
 
 /// Attribute names of which the first that is present counts.
 pub type Alternatives = Vec<Box<str>>;
+
+impl By {
+    /// Whether `request` has all it takes, so that nothing need be substituted.
+    pub(crate) fn is_present(&self, request: &Request<'_>) -> bool {
+        let has = |name: &Box<str>| Attribute::is_present(name, request);
+        match self {
+            By::Global => true,
+            By::All(parts) => parts.iter().all(|names| names.iter().any(has)),
+        }
+    }
+
+    /// Every attribute it names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let parts = match self {
+            By::Global => &[][..],
+            By::All(parts) => &parts[..],
+        };
+        parts.iter().flatten().map(|name| &**name)
+    }
+}
+
+/// As a rules file writes it: `api_key|ip`, `[api_key, method]`, `global`.
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            By::Global => f.write_str("global"),
+            By::All(parts) if parts.len() == 1 => f.write_str(&parts[0].join("|")),
+            By::All(parts) => {
+                let parts: Vec<String> = parts.iter().map(|names| names.join("|")).collect();
+                write!(f, "[{}]", parts.join(", "))
+            }
+        }
+    }
+}
 
 /// What happens to a request without the attribute a rule counts by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -121,16 +184,69 @@ impl Rule {
         self.budget
     }
 
-    /// The limits for a client of `tier` whose subject reads `subject`. Empty means unlimited.
-    pub fn limits(&self, tier: Option<u16>, subject: &str) -> &[Limit] {
-        &self.rates_for(tier, subject).limits
+    /// How it counts.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
     }
 
-    pub(crate) fn rates_for(&self, tier: Option<u16>, subject: &str) -> &Rates {
+    /// Where it stands in the rules.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Whether single subjects have rates of their own, so that the text of a subject matters.
+    pub fn has_overrides(&self) -> bool {
+        !self.overrides.is_empty()
+    }
+
+    /// Which rates a client of `tier` has whose subject reads `subject`. A client without a tier has
+    /// the first tier. The text of a subject is the value of `by`: of an API key the name it is
+    /// listed under, of an address its canonical form, of several attributes their values joined by
+    /// `,`.
+    pub fn class(&self, tier: Option<u16>, subject: &str) -> Class {
         if let Some(own) = self.overrides.get(subject) {
-            return own;
+            return *own;
         }
-        let tiered = self.tiers.get(usize::from(tier.unwrap_or(0)));
-        tiered.and_then(Option::as_ref).unwrap_or(&self.rates)
+        let tier = usize::from(tier.unwrap_or(0));
+        self.tiers.get(tier).copied().unwrap_or_default()
+    }
+
+    /// The rates of a class.
+    pub fn rates(&self, class: Class) -> &Rates {
+        &self.rates[class.0 as usize]
+    }
+
+    /// The limits for a client of `tier` whose subject reads `subject`. Empty means unlimited.
+    pub fn limits(&self, tier: Option<u16>, subject: &str) -> &[Limit] {
+        self.rates(self.class(tier, subject)).limits()
+    }
+
+    /// The limit in place `rate` of any class that has parameters `tag`: what a counter was charged
+    /// under, if the rule still knows it.
+    pub fn limit_tagged(&self, rate: usize, tag: u32) -> Option<&Limit> {
+        let places = self.rates.iter().filter_map(|rates| rates.limits.get(rate));
+        places.into_iter().find(|limit| limit.tag() == tag)
+    }
+
+    /// Whether it has anything to say about `request`, before others take its place.
+    pub(crate) fn applies(&self, request: &Request<'_>) -> bool {
+        self.mode != Mode::Off
+            && self.counts(request)
+            && self.matching.holds(request)
+            && (self.if_missing == IfMissing::Substitute || self.by.is_present(request))
+    }
+
+    /// Whether `request` costs anything in the unit of this rule.
+    pub(crate) fn counts(&self, request: &Request<'_>) -> bool {
+        self.unit
+            .as_deref()
+            .is_none_or(|unit| request.costs.iter().any(|(known, _)| known == unit))
+    }
+
+    /// Whether it takes the place of `other`, which stands at `position`, where both apply. A rule
+    /// that is only tried out never takes the place of one that is in force.
+    pub(crate) fn displaces(&self, other: &Rule, position: u32) -> bool {
+        self.replaces.binary_search(&position).is_ok()
+            && (self.mode == Mode::Enforce || other.mode == Mode::Shadow)
     }
 }

@@ -17,8 +17,8 @@ use super::folders::Folders;
 use super::intake::{Intake, Looked, Zeal};
 use super::pace::{Next, Pace, Settle};
 use super::snapshot::Snapshot;
-use super::state::State;
-use super::survey::{Limits, Shape};
+use super::state::{State, Why};
+use super::survey::{Limits, Shape, Survey};
 
 /// How often to look where no events can be had (no inotify watches left, for example), so that a
 /// change is still in force within about a second. Files at rest are not read for it.
@@ -54,6 +54,14 @@ impl Target {
             limits: Limits::KEYS,
             pace,
         }
+    }
+
+    /// Reads what is there now, once.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn read(&self) -> Result<Snapshot, Why> {
+        Snapshot::take(&Survey::of(&self.path, self.shape, self.limits)?)
     }
 
     /// Watched at another pace.

@@ -16,6 +16,11 @@ impl Digest {
         Digest(Sha256::digest(key).into())
     }
 
+    /// From its bytes.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Digest(bytes)
+    }
+
     /// From 64 hex digits of either case. Whether all were digits is asked once, at the end: a
     /// branch per digit is guessed wrong half of the time, and a file may hold a million lines.
     pub(super) fn from_hex(hex: &[u8; 64]) -> Option<Self> {

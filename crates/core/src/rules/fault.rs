@@ -1,0 +1,157 @@
+//! What is wrong with a rules file, told so that someone can act on it.
+//!
+//! A fault has a place, the rule it is about, and a message that says what was found, why it is
+//! wrong and what to write instead. All faults of all files are collected before any is told. Values
+//! from the file are shortened and escaped, so that a hostile file cannot write into a log.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// More faults than this are counted, not told: nobody reads them, and they cost memory.
+const MOST_TOLD: usize = 1_000;
+
+/// Where in the rules something stands. Prints as `rules.yaml:14`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    /// The name of the file as it was handed in.
+    pub file: Arc<str>,
+    /// The line, counted from 1; 0 for the file as a whole.
+    pub line: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.file),
+            line => write!(f, "{}:{line}", self.file),
+        }
+    }
+}
+
+/// One thing that is wrong. Prints as
+/// ``rules.yaml:14: rule `x` has burst 0, which would refuse everything; write 1 or more``.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Where it stands.
+    pub place: Place,
+    /// The rule it is about, if it is about one.
+    pub rule: Option<Box<str>>,
+    /// What was found, why it is wrong, what to write. Follows the name of the rule.
+    pub message: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print(f, &self.place, self.rule.as_deref(), &self.message)
+    }
+}
+
+/// Something that is allowed and probably not meant. Prints like a fault.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Warning {
+    /// Where it stands.
+    pub place: Place,
+    /// The rule it is about, if it is about one.
+    pub rule: Option<Box<str>>,
+    /// What was found, what it leads to, what to write. Follows the name of the rule.
+    pub message: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        print(f, &self.place, self.rule.as_deref(), &self.message)
+    }
+}
+
+fn print(
+    f: &mut fmt::Formatter<'_>,
+    place: &Place,
+    rule: Option<&str>,
+    message: &str,
+) -> fmt::Result {
+    match rule {
+        Some(rule) => write!(f, "{place}: rule `{rule}` {message}"),
+        None => write!(f, "{place}: {message}"),
+    }
+}
+
+/// Everything that is wrong, in the order of the files. Prints one fault per line.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Faults {
+    told: Vec<Fault>,
+    untold: usize,
+}
+
+impl Faults {
+    /// The faults, at most a thousand.
+    pub fn iter(&self) -> impl Iterator<Item = &Fault> {
+        self.told.iter()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.told.len() + self.untold
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.told.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, fault: Fault) {
+        if self.told.len() < MOST_TOLD {
+            self.told.push(fault);
+        } else {
+            self.untold += 1;
+        }
+    }
+
+    /// Files in the order given, lines ascending; within a line as found.
+    pub(crate) fn sort(&mut self, order: impl Fn(&str) -> usize) {
+        self.told
+            .sort_by_key(|fault| (order(&fault.place.file), fault.place.line));
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, fault) in self.told.iter().enumerate() {
+            let line_break = if i == 0 { "" } else { "\n" };
+            write!(f, "{line_break}{fault}")?;
+        }
+        match self.untold {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} faults more"),
+        }
+    }
+}
+
+impl std::error::Error for Faults {}
+
+/// A value from the file, fit to be printed: in backquotes, escaped, at most 60 characters.
+pub(crate) fn shown(text: &str) -> String {
+    const MOST: usize = 60;
+    let mut out = String::from("`");
+    for (i, c) in text.chars().enumerate() {
+        if i == MOST {
+            out.push_str("...");
+            break;
+        }
+        match c {
+            '"' | '\'' | '\\' => out.push(c),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    out.push('`');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_cannot_write_into_a_log() {
+        assert_eq!(shown("a\nb\u{1b}[31m"), "`a\\nb\\u{1b}[31m`");
+        assert_eq!(shown(&"x".repeat(100)).len(), 65);
+    }
+}

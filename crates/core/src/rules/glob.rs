@@ -1,0 +1,173 @@
+//! Patterns of text: `/api/*/users/**`, `*.css`, `bot-*`.
+//!
+//! In a pattern with a `/`, `*` stays within one segment and a segment `**` stands for any number of
+//! them, none included: `/a/**` also matches `/a`. In a pattern without a `/`, `*` stands for any
+//! text. Matching allocates nothing and steps back only to the last wildcard, so that no pattern
+//! takes more than pattern times text.
+
+/// A pattern with at least one `*`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Glob(Box<str>);
+
+impl Glob {
+    pub(crate) fn new(pattern: &str) -> Self {
+        Glob(pattern.into())
+    }
+
+    pub(crate) fn is_glob(text: &str) -> bool {
+        text.contains('*')
+    }
+
+    /// `**` next to other text in its segment, which would read as if it crossed segments.
+    pub(crate) fn is_ambiguous(text: &str) -> bool {
+        text.split('/')
+            .any(|segment| segment != "**" && segment.contains("**"))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether matching is by segments.
+    pub(crate) fn has_segments(&self) -> bool {
+        self.0.contains('/')
+    }
+
+    /// Whether it matches everything there is.
+    pub(crate) fn is_anything(&self) -> bool {
+        matches!(&*self.0, "*" | "**" | "/**" | "**/**")
+    }
+
+    pub(crate) fn matches(&self, text: &str) -> bool {
+        if self.has_segments() {
+            segments_match(&self.0, text)
+        } else {
+            &*self.0 == "**" || segment_matches(&self.0, text)
+        }
+    }
+}
+
+fn segments_match(pattern: &str, text: &str) -> bool {
+    let (mut pattern, mut text) = (Some(pattern), Some(text));
+    // What follows the last `**`, and the text it has not swallowed yet.
+    let mut again: Option<(&str, Option<&str>)> = None;
+    loop {
+        match (pattern.map(head), text.map(head)) {
+            (None, None) => return true,
+            (Some(("**", rest)), _) => {
+                let Some(rest) = rest else { return true };
+                again = Some((rest, text));
+                pattern = Some(rest);
+                continue;
+            }
+            (Some((wanted, rest)), Some((found, left))) if segment_matches(wanted, found) => {
+                (pattern, text) = (rest, left);
+                continue;
+            }
+            _ => {}
+        }
+        let Some((rest, Some(unswallowed))) = again else {
+            return false;
+        };
+        let left = head(unswallowed).1;
+        again = Some((rest, left));
+        (pattern, text) = (Some(rest), left);
+    }
+}
+
+/// The first segment and what follows it.
+pub(crate) fn head(text: &str) -> (&str, Option<&str>) {
+    match text.split_once('/') {
+        Some((first, rest)) => (first, Some(rest)),
+        None => (text, None),
+    }
+}
+
+/// One segment against a pattern in which `*` is any run of bytes.
+pub(crate) fn segment_matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    let mut again: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                p += 1;
+                again = Some((p, t));
+            }
+            Some(wanted) if *wanted == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            _ => {
+                let Some((after, swallowed)) = again else {
+                    return false;
+                };
+                again = Some((after, swallowed + 1));
+                (p, t) = (after, swallowed + 1);
+            }
+        }
+    }
+    pattern[p..].iter().all(|b| *b == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(pattern: &str, matching: &[&str], others: &[&str]) {
+        let glob = Glob::new(pattern);
+        for text in matching {
+            assert!(glob.matches(text), "{pattern} should match {text}");
+        }
+        for text in others {
+            assert!(!glob.matches(text), "{pattern} should not match {text}");
+        }
+    }
+
+    #[test]
+    fn a_star_stays_within_its_segment() {
+        check(
+            "/users/*/posts",
+            &["/users/7/posts", "/users//posts"],
+            &["/users/posts", "/users/7/8/posts"],
+        );
+        check("/v*/x", &["/v1/x", "/v/x"], &["/w1/x", "/v1/2/x"]);
+        check("/a*b*c", &["/abc", "/axbxbxc"], &["/ab", "/abcd", "/ab/c"]);
+    }
+
+    #[test]
+    fn two_stars_stand_for_any_number_of_segments() {
+        check(
+            "/a/**",
+            &["/a", "/a/", "/a/b", "/a/b/c"],
+            &["/ab", "/", "/b/a"],
+        );
+        check(
+            "/a/**/z",
+            &["/a/z", "/a/b/z", "/a/z/z"],
+            &["/a", "/a/z/b", "/a/bz"],
+        );
+        check(
+            "/**/x/**/y",
+            &["/x/y", "/a/x/b/y", "/x/x/y/y"],
+            &["/y/x", "/x/a"],
+        );
+        check("/**", &["/", "/a/b"], &[]);
+    }
+
+    #[test]
+    fn without_a_slash_a_star_is_any_text() {
+        check("*bot*", &["Mozilla/5.0 (bot/1.0)", "bot"], &["Mozilla/5.0"]);
+        check("*.css", &["/static/site.css"], &["/static/site.css.map"]);
+        check("**", &["", "a/b"], &[]);
+    }
+
+    #[test]
+    fn a_hostile_pattern_does_not_take_forever() {
+        let text = format!("/{}", "a".repeat(5_000));
+        check(&format!("/{}b", "*a".repeat(200)), &[], &[&text]);
+        let text = "/a".repeat(2_000);
+        check(&format!("{}/b", "/**/a".repeat(100)), &[], &[&text]);
+    }
+}

@@ -1,0 +1,108 @@
+//! Values by network: every network that holds an address, found by one lookup per prefix length.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use rustc_hash::FxHashMap;
+
+/// A map from networks to values. IPv4 and IPv6 never meet.
+#[derive(Clone, Debug)]
+pub(crate) struct NetMap<T> {
+    /// By prefix length, longest first, only lengths in use.
+    v4: Vec<(u8, FxHashMap<u32, T>)>,
+    v6: Vec<(u8, FxHashMap<u128, T>)>,
+}
+
+impl<T> Default for NetMap<T> {
+    fn default() -> Self {
+        NetMap {
+            v4: Vec::new(),
+            v6: Vec::new(),
+        }
+    }
+}
+
+impl<T: Default> NetMap<T> {
+    /// The value of `net`, made if absent.
+    pub(crate) fn entry(&mut self, net: IpNet) -> &mut T {
+        match net {
+            IpNet::V4(net) => level(&mut self.v4, net.prefix_len())
+                .entry(net.network().to_bits())
+                .or_default(),
+            IpNet::V6(net) => level(&mut self.v6, net.prefix_len())
+                .entry(net.network().to_bits())
+                .or_default(),
+        }
+    }
+}
+
+impl<T> NetMap<T> {
+    /// The values of all networks that hold `ip`, narrowest first.
+    pub(crate) fn holding(&self, ip: IpAddr) -> impl Iterator<Item = &T> {
+        let (v4, v6) = match ip {
+            IpAddr::V4(ip) => (Some(ip.to_bits()), None),
+            IpAddr::V6(ip) => (None, Some(ip.to_bits())),
+        };
+        let of_v4 = v4.into_iter().flat_map(|ip| {
+            self.v4
+                .iter()
+                .filter_map(move |(length, nets)| nets.get(&cut4(ip, *length)))
+        });
+        let of_v6 = v6.into_iter().flat_map(|ip| {
+            self.v6
+                .iter()
+                .filter_map(move |(length, nets)| nets.get(&cut6(ip, *length)))
+        });
+        of_v4.chain(of_v6)
+    }
+}
+
+fn level<K, T>(levels: &mut Vec<(u8, FxHashMap<K, T>)>, length: u8) -> &mut FxHashMap<K, T> {
+    let at = levels.partition_point(|(known, _)| *known > length);
+    if levels.get(at).is_none_or(|(known, _)| *known != length) {
+        levels.insert(at, (length, FxHashMap::default()));
+    }
+    &mut levels[at].1
+}
+
+fn cut4(ip: u32, length: u8) -> u32 {
+    ip & u32::MAX
+        .checked_shl(32 - u32::from(length))
+        .unwrap_or_default()
+}
+
+fn cut6(ip: u128, length: u8) -> u128 {
+    ip & u128::MAX
+        .checked_shl(128 - u32::from(length))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_network_that_holds_an_address_is_found_narrowest_first() {
+        let mut map: NetMap<u32> = NetMap::default();
+        let nets = [
+            "0.0.0.0/0",
+            "10.0.0.0/8",
+            "10.1.0.0/16",
+            "10.1.2.3/32",
+            "::/0",
+            "2001:db8::/64",
+        ];
+        for (i, net) in nets.into_iter().enumerate() {
+            *map.entry(net.parse().unwrap()) = i as u32;
+        }
+        let check = |ip: &str, want: &[u32]| {
+            let found: Vec<u32> = map.holding(ip.parse().unwrap()).copied().collect();
+            assert_eq!(found, want, "{ip}");
+        };
+        check("10.1.2.3", &[3, 2, 1, 0]);
+        check("10.9.0.1", &[1, 0]);
+        check("192.0.2.1", &[0]);
+        check("2001:db8::7", &[5, 4]);
+        check("2001:db9::7", &[4]);
+    }
+}

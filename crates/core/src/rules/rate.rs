@@ -1,0 +1,303 @@
+//! Rates as people write them: `1000/minute burst 200`, `100/5m`, `unlimited`.
+//!
+//! The count is a whole number (`_` may group digits). The window is a unit (`second`, `minute`,
+//! `hour`, `day`, `week`, `month`, or short: `s`, `sec`, `m`, `min`, `h`, `d`, `w`) or a number of
+//! them (`5m`, `90s`, `250ms`). `m` is a minute: a month has no short form. A rate that cannot be
+//! read is an error, never a silent default.
+
+use std::fmt;
+
+use super::calendar::{Calendar, CalendarUnit};
+use super::fault::shown;
+use super::span::{Span, SpanError, parse_window};
+use crate::algorithms::{Algorithm, Limit, Precision, Spec, Unfit, Window};
+use crate::units::Nanos;
+
+/// A rate, read but not yet bound to an algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Rate {
+    /// Everything passes.
+    Unlimited,
+    /// So many per window.
+    PerWindow(PerWindow),
+}
+
+/// So many per window.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PerWindow {
+    pub(crate) count: u64,
+    pub(crate) window: Span,
+    pub(crate) burst: Option<u64>,
+}
+
+/// Why a rate cannot be used: what was found, and what is wrong with it and what to write.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RateError {
+    found: String,
+    wrong: String,
+}
+
+impl fmt::Display for RateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.found, self.wrong)
+    }
+}
+
+impl std::error::Error for RateError {}
+
+impl RateError {
+    fn new(found: impl Into<String>, wrong: impl Into<String>) -> Self {
+        RateError {
+            found: found.into(),
+            wrong: wrong.into(),
+        }
+    }
+}
+
+/// How a rate is counted, apart from the rate itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Manner {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) guard: Nanos,
+    pub(crate) stagger: bool,
+    pub(crate) max_delay: Option<Nanos>,
+}
+
+impl Manner {
+    pub(crate) fn plain(algorithm: Algorithm) -> Self {
+        Manner {
+            algorithm,
+            guard: Nanos::ZERO,
+            stagger: false,
+            max_delay: None,
+        }
+    }
+}
+
+/// Reads `N/UNIT [burst B]`, `N/DURATION [burst B]` or `unlimited`.
+///
+/// # Errors
+/// When it cannot be read; says what to write.
+pub fn parse_rate(text: &str) -> Result<Rate, RateError> {
+    let text = text.trim();
+    if text == "unlimited" {
+        return Ok(Rate::Unlimited);
+    }
+    let found = || format!("rate {}", shown(text));
+    let Some((count, rest)) = text.split_once('/') else {
+        return Err(RateError::new(found(), no_window(text)));
+    };
+    let count = parse_count(count.trim()).map_err(|wrong| match wrong {
+        NotACount::TooSmall => RateError::new(found(), REFUSES_ALL),
+        NotACount::TooLarge => RateError::new(found(), TOO_LARGE),
+        NotACount::NotWhole => RateError::new(found(), NOT_WHOLE),
+    })?;
+    let mut words = rest.split_ascii_whitespace();
+    let window = parse_window(words.next().unwrap_or(""))
+        .map_err(|error| RateError::new(found(), window_words(error)))?;
+    let burst = match (words.next(), words.next(), words.next()) {
+        (None, ..) => None,
+        (Some("burst"), Some(burst), None) => Some(parse_burst(burst)?),
+        _ => {
+            let wrong = "which does not end after its window; write 100/minute or \
+                         100/minute burst 20";
+            return Err(RateError::new(found(), wrong));
+        }
+    };
+    Ok(Rate::PerWindow(PerWindow {
+        count,
+        window,
+        burst,
+    }))
+}
+
+impl Rate {
+    /// Whether it names a burst, which only buckets and queues keep.
+    pub fn has_burst(&self) -> bool {
+        matches!(self, Rate::PerWindow(rate) if rate.burst.is_some())
+    }
+
+    /// Compiles it for the memory store and the UTC calendar: with a burst as a token bucket,
+    /// without one as a sliding window.
+    ///
+    /// # Errors
+    /// When it is unlimited, or cannot be computed exactly.
+    pub fn limit(&self) -> Result<Limit, RateError> {
+        let usual = match self.has_burst() {
+            true => Algorithm::TokenBucket,
+            false => Algorithm::SlidingWindow,
+        };
+        self.limit_with(usual)
+    }
+
+    /// The same with an algorithm of one's own choice.
+    ///
+    /// # Errors
+    /// As [`Rate::limit`]; also a burst for an algorithm that keeps none.
+    pub fn limit_with(&self, algorithm: Algorithm) -> Result<Limit, RateError> {
+        let Rate::PerWindow(rate) = self else {
+            let wrong = "which limits nothing; write a rate such as 100/minute";
+            return Err(RateError::new("rate `unlimited`", wrong));
+        };
+        let manner = Manner::plain(algorithm);
+        rate.compile(manner, &Calendar::utc(), Precision::Memory)
+    }
+}
+
+impl PerWindow {
+    pub(crate) fn compile(
+        &self,
+        manner: Manner,
+        calendar: &Calendar,
+        precision: Precision,
+    ) -> Result<Limit, RateError> {
+        let spec = Spec {
+            algorithm: manner.algorithm,
+            count: self.count,
+            window: self.window(manner.algorithm, calendar),
+            burst: self.burst,
+            guard: manner.guard,
+            stagger: manner.stagger,
+            max_delay: manner.max_delay,
+        };
+        Limit::compile(&spec, precision).map_err(|unfit| self.unfit(&spec, unfit, precision))
+    }
+
+    /// Days, weeks and months of a fixed window follow the calendar; elsewhere they are spans.
+    fn window(&self, algorithm: Algorithm, calendar: &Calendar) -> Window {
+        match self.window {
+            Span::Time(span) => Window::Span(span),
+            Span::Calendar(unit) if algorithm == Algorithm::FixedWindow => calendar.window(unit),
+            Span::Calendar(unit) => Window::Span(unit.usual()),
+        }
+    }
+
+    fn unfit(&self, spec: &Spec, unfit: Unfit, precision: Precision) -> RateError {
+        let found = format!("rate `{self}`");
+        match unfit {
+            Unfit::Zero => RateError::new(found, REFUSES_ALL),
+            Unfit::BurstOnWindow => RateError::new(
+                format!(
+                    "burst {} with algorithm {}",
+                    self.burst.unwrap_or_default(),
+                    spec.algorithm
+                ),
+                "which keeps no burst; remove the burst or write `algorithm: token-bucket`",
+            ),
+            Unfit::TooMany { most } => RateError::new(
+                found,
+                format!("whose count is above the {most} that a window can hold; write less"),
+            ),
+            Unfit::Inexact => RateError::new(found, inexact(spec, precision)),
+        }
+    }
+}
+
+/// Prints in the shortest form that reads the same.
+impl fmt::Display for PerWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.count, self.window)?;
+        match self.burst {
+            Some(burst) => write!(f, " burst {burst}"),
+            None => Ok(()),
+        }
+    }
+}
+
+const REFUSES_ALL: &str = "which would refuse everything; write 1 or more";
+const TOO_LARGE: &str = "whose count is more than a counter can hold; write less";
+const NOT_WHOLE: &str =
+    "whose count is not a whole number; write digits only, and 3/2s for 1.5 per second";
+
+enum NotACount {
+    TooSmall,
+    TooLarge,
+    NotWhole,
+}
+
+fn parse_count(text: &str) -> Result<u64, NotACount> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let whole = digits.starts_with(|c: char| c.is_ascii_digit())
+        && digits.bytes().all(|b| b.is_ascii_digit() || b == b'_');
+    if !whole {
+        return Err(NotACount::NotWhole);
+    }
+    let digits = digits.bytes().filter(u8::is_ascii_digit);
+    let count = digits.fold(Some(0_u64), |sum, digit| {
+        sum?.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+    });
+    match count {
+        Some(0) => Err(NotACount::TooSmall),
+        _ if text.starts_with('-') => Err(NotACount::TooSmall),
+        Some(count) => Ok(count),
+        None => Err(NotACount::TooLarge),
+    }
+}
+
+fn parse_burst(text: &str) -> Result<u64, RateError> {
+    let found = || format!("burst {}", text.escape_debug());
+    parse_count(text).map_err(|wrong| match wrong {
+        NotACount::TooSmall => RateError::new(found(), REFUSES_ALL),
+        NotACount::TooLarge => {
+            RateError::new(found(), "which is more than a counter can hold; write less")
+        }
+        NotACount::NotWhole => RateError::new(
+            format!("burst {}", shown(text)),
+            "which is not a whole number; write digits only",
+        ),
+    })
+}
+
+fn no_window(text: &str) -> String {
+    let example = match parse_count(text) {
+        Ok(count) => format!("{count}/minute"),
+        Err(_) => "100/minute".to_owned(),
+    };
+    format!("which has no window; write {example}, for example, or unlimited")
+}
+
+fn window_words(error: SpanError) -> &'static str {
+    match error {
+        SpanError::Unknown => {
+            "whose window is unknown; write second, minute, hour, day, week, month, or a duration \
+             such as 5m"
+        }
+        SpanError::Zero => "whose window has no length; write 1s or more",
+        SpanError::TooLong => "whose window is longer than can be counted; write less",
+        SpanError::Months => "whose months have no calendar; write month, or days such as 90d",
+    }
+}
+
+/// What to write instead of a rate whose products do not stay exact.
+fn inexact(spec: &Spec, precision: Precision) -> String {
+    let fits = |burst: u64| {
+        let smaller = Spec {
+            burst: Some(burst),
+            ..spec.clone()
+        };
+        Limit::compile(&smaller, precision).is_ok()
+    };
+    if spec.algorithm.takes_burst() && fits(1) {
+        let (mut good, mut bad) = (1, spec.burst.unwrap_or(spec.count));
+        while bad - good > 1 {
+            let middle = good + (bad - good) / 2;
+            *(if fits(middle) { &mut good } else { &mut bad }) = middle;
+        }
+        return format!(
+            "which cannot be computed exactly; write burst {good} or less, or a rounder rate"
+        );
+    }
+    "which cannot be computed exactly; write a shorter window or a smaller count".to_owned()
+}
+
+impl CalendarUnit {
+    /// How long it is where no calendar is followed.
+    pub(crate) const fn usual(self) -> Nanos {
+        const DAY_SECS: u64 = 86_400;
+        match self {
+            CalendarUnit::Day => Nanos::from_secs(DAY_SECS),
+            CalendarUnit::Week => Nanos::from_secs(7 * DAY_SECS),
+            CalendarUnit::Month => Nanos::from_secs(30 * DAY_SECS),
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Reads one rule: every field checked by hand, every fault told, none hiding another.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::fault::shown;
+use super::head::Defaults;
+use super::match_reader::{MatchReader, attribute_name};
+use super::model::{By, IfMissing, Mode, OnStoreFailure, Rule};
+use super::rate::Manner;
+use super::rates_reader::RatesReader;
+use super::slots::{Report, Slots, nearest, slots};
+use super::span::parse_span;
+use super::yaml::{Kind, Node};
+use crate::algorithms::Algorithm;
+use crate::subject::RuleName;
+use crate::units::Nanos;
+
+slots!(
+    /// The fields of a rule, no others.
+    RuleSlots {
+        name: "name",
+        matching: "match",
+        by: "by",
+        if_missing: "if_missing",
+        rate: "rate",
+        tiers: "tiers",
+        overrides: "overrides",
+        algorithm: "algorithm",
+        unit: "unit",
+        mode: "mode",
+        replaces: "replaces",
+        counting: "counting",
+        on_store_failure: "on_store_failure",
+        durability: "durability",
+        budget: "budget",
+        concurrent: "concurrent",
+        priority: "priority",
+        soft: "soft",
+        max_delay: "max_delay",
+        charge_on: "charge_on",
+        count_denied: "count_denied",
+        stagger: "stagger",
+        guard: "guard",
+    }
+);
+
+const MOST_NAME_BYTES: usize = 100;
+
+/// A rule that names others by what they are called.
+pub(crate) struct Read<'d> {
+    pub(crate) rule: Rule,
+    pub(crate) replaces: Vec<(&'d str, u32)>,
+}
+
+/// What reading rules needs to know and keeps.
+pub(crate) struct RuleReader<'d, 's> {
+    pub(crate) rates: RatesReader<'d, 's>,
+    pub(crate) matches: MatchReader,
+    pub(crate) subjects: FxHashMap<&'d str, Arc<By>>,
+    pub(crate) units: FxHashMap<&'d str, Arc<str>>,
+}
+
+impl<'d> RuleReader<'d, '_> {
+    /// Reads the rule at `node`. One with faults may still be returned; the faults are what counts.
+    pub(crate) fn read(
+        &mut self,
+        node: Node<'d>,
+        defaults: Defaults,
+        report: &mut Report<'_>,
+    ) -> Option<Read<'d>> {
+        let mut report = Report {
+            file: Arc::clone(&report.file),
+            rule: name_at(node),
+            faults: &mut *report.faults,
+        };
+        let report = &mut report;
+        let slots = read_slots(node, report)?;
+        let name = name(&slots, node, report);
+        refuse_unready(&slots, report);
+
+        let matching = slots.matching.map(|node| self.matches.read(node, report));
+        let by = slots.by.map(|node| self.by(node, report));
+        let shown_by = by.clone().unwrap_or_else(|| Arc::new(By::Global));
+        let written = self
+            .rates
+            .read(slots.rate, slots.tiers, slots.overrides, &shown_by, report);
+        if slots.rate.is_none() && name.is_some() {
+            report.fault(
+                node.line(),
+                "has no rate; write one such as 100/minute, or unlimited",
+            );
+        }
+        let unlimited = slots.rate.is_some() && written.is_unlimited();
+        if by.is_none() && !unlimited && slots.rate.is_some() {
+            let message = "does not say whose requests it counts together; write `by: ip`, or \
+                           `by: global` for everybody";
+            report.fault(node.line(), message);
+        }
+        let own = slots.algorithm.map(|node| algorithm(node, report));
+        let algorithm = match own {
+            Some(own) => own?,
+            None => usual_algorithm(defaults.algorithm, written.has_burst()),
+        };
+        let manner = manner(&slots, algorithm, report);
+        let compiled = self.rates.compile(written, manner, report);
+        let place = report.place(node.line());
+        Some(Read {
+            replaces: replaces(&slots, report),
+            rule: Rule {
+                name: RuleName::new(name?),
+                place,
+                matching: matching.unwrap_or_default(),
+                by: shown_by,
+                if_missing: choice(&slots.if_missing, "if_missing", &IF_MISSING, report),
+                mode: choice(&slots.mode, "mode", &MODES, report),
+                unit: slots.unit.and_then(|node| self.unit(node, report)),
+                on_store_failure: slots
+                    .on_store_failure
+                    .and_then(|node| on_store_failure(node, report))
+                    .unwrap_or(defaults.on_store_failure),
+                budget: span(&slots.budget, "budget", report),
+                max_delay: manner.max_delay,
+                algorithm,
+                stagger: manner.stagger,
+                guard: manner.guard,
+                replaces: Box::default(),
+                rates: compiled.rates.into(),
+                tiers: compiled.tiers.into(),
+                overrides: compiled.overrides,
+            },
+        })
+    }
+
+    fn by(&mut self, node: Node<'d>, report: &mut Report<'_>) -> Arc<By> {
+        let text = node.text();
+        if let Some(known) = text.and_then(|text| self.subjects.get(text)) {
+            return Arc::clone(known);
+        }
+        let before = report.faults.count();
+        let by = Arc::new(read_by(node, report));
+        if let Some(text) = text
+            && report.faults.count() == before
+        {
+            self.subjects.insert(text, Arc::clone(&by));
+        }
+        by
+    }
+
+    fn unit(&mut self, node: Node<'d>, report: &mut Report<'_>) -> Option<Arc<str>> {
+        let text = report.text("unit", node, "what the rule counts, such as tokens")?;
+        if attribute_name(text).is_err() || text == "requests" {
+            let message = format!(
+                "has unit {}, which is no unit; write a name such as tokens, or nothing to count \
+                 requests",
+                shown(text)
+            );
+            report.fault(node.line(), message);
+            return None;
+        }
+        let kept = self.units.entry(text).or_insert_with(|| text.into());
+        Some(Arc::clone(kept))
+    }
+}
+
+/// The name a rule states, for faults found before the name is checked.
+fn name_at<'d>(node: Node<'d>) -> Option<&'d str> {
+    let Kind::Map(mut pairs) = node.kind() else {
+        return None;
+    };
+    let (_, value) = pairs.find(|(key, _)| key.text() == Some("name"))?;
+    value.text().filter(|name| is_name(name))
+}
+
+fn read_slots<'d>(node: Node<'d>, report: &mut Report<'_>) -> Option<RuleSlots<'d>> {
+    let what = if report.rule.is_some() { "" } else { "a rule" };
+    RuleSlots::read(node, what, report)
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= MOST_NAME_BYTES
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':' | b'/'))
+}
+
+fn name<'d>(slots: &RuleSlots<'d>, node: Node<'d>, report: &mut Report<'_>) -> Option<&'d str> {
+    let Some(field) = slots.name else {
+        report.fault(node.line(), "a rule has no name; write `name: ...`");
+        return None;
+    };
+    let name = report.text("name", field, "a name")?;
+    if !is_name(name) {
+        let message = format!(
+            "a rule has the name {}; write 1 to {MOST_NAME_BYTES} letters, digits, `-`, `_`, `.`, \
+             `:` and `/`",
+            shown(name)
+        );
+        report.fault(field.line(), message);
+        return None;
+    }
+    Some(name)
+}
+
+/// Fields whose machinery is still to come. Ignoring them would promise what is not kept.
+fn refuse_unready(slots: &RuleSlots<'_>, report: &mut Report<'_>) {
+    let fields = [
+        (slots.concurrent, "concurrent"),
+        (slots.priority, "priority"),
+        (slots.soft, "soft"),
+        (slots.charge_on, "charge_on"),
+    ];
+    for (node, field) in fields {
+        if let Some(node) = node {
+            let message = format!("has `{field}`, which this version does not do yet; remove it");
+            report.fault(node.line(), message);
+        }
+    }
+    let choices: [(_, &str, &[&str]); 3] = [
+        (slots.counting, "counting", &["exact", "leased", "lenient"]),
+        (slots.durability, "durability", &["none", "disk", "store"]),
+        (slots.count_denied, "count_denied", &["false", "true"]),
+    ];
+    for (node, field, known) in choices {
+        let Some(node) = node else { continue };
+        let Some(text) = report.text(field, node, known[0]) else {
+            continue;
+        };
+        if known[1..].contains(&text) {
+            let message = format!(
+                "has {field} `{text}`, which this version does not do yet; write {} or remove it",
+                known[0]
+            );
+            report.fault(node.line(), message);
+        } else if text != known[0] {
+            report.fault(node.line(), unknown(field, text, known));
+        }
+    }
+}
+
+fn usual_algorithm(default: Option<Algorithm>, has_burst: bool) -> Algorithm {
+    let default = default.unwrap_or(Algorithm::SlidingWindow);
+    if has_burst && !default.takes_burst() {
+        return Algorithm::TokenBucket;
+    }
+    default
+}
+
+/// The fields that only some algorithms know.
+fn manner(slots: &RuleSlots<'_>, algorithm: Algorithm, report: &mut Report<'_>) -> Manner {
+    let (fixed, queue) = (Algorithm::FixedWindow, Algorithm::LeakyQueue);
+    let stagger = only(fixed, algorithm, "stagger", slots.stagger, report);
+    let guard = only(fixed, algorithm, "guard", slots.guard, report);
+    let max_delay = only(queue, algorithm, "max_delay", slots.max_delay, report);
+    Manner {
+        algorithm,
+        stagger: choice(&stagger, "stagger", &FLAGS, report),
+        guard: span(&guard, "guard", report).unwrap_or_default(),
+        max_delay: span(&max_delay, "max_delay", report),
+    }
+}
+
+/// A field that means something to `wanted` alone.
+fn only<'d>(
+    wanted: Algorithm,
+    algorithm: Algorithm,
+    field: &str,
+    node: Option<Node<'d>>,
+    report: &mut Report<'_>,
+) -> Option<Node<'d>> {
+    if algorithm == wanted {
+        return node;
+    }
+    let message = format!(
+        "has `{field}` with algorithm {algorithm}, which has no use for it; remove it or write \
+         `algorithm: {wanted}`"
+    );
+    report.fault(node?.line(), message);
+    None
+}
+
+fn replaces<'d>(slots: &RuleSlots<'d>, report: &mut Report<'_>) -> Vec<(&'d str, u32)> {
+    match slots.replaces {
+        Some(node) => report.texts("replaces", node, "names of rules"),
+        None => Vec::new(),
+    }
+}
+
+pub(crate) fn algorithm(node: Node<'_>, report: &mut Report<'_>) -> Option<Algorithm> {
+    let text = report.text("algorithm", node, "the name of an algorithm")?;
+    let found = Algorithm::from_name(text);
+    if found.is_none() {
+        let known = Algorithm::ALL.map(Algorithm::name);
+        report.fault(node.line(), unknown("algorithm", text, &known));
+    }
+    found
+}
+
+pub(crate) fn on_store_failure(node: Node<'_>, report: &mut Report<'_>) -> Option<OnStoreFailure> {
+    Some(choice(&Some(node), "on_store_failure", &FAILURES, report))
+}
+
+const FLAGS: [(&str, bool); 2] = [("false", false), ("true", true)];
+const MODES: [(&str, Mode); 3] = [
+    ("enforce", Mode::Enforce),
+    ("shadow", Mode::Shadow),
+    ("off", Mode::Off),
+];
+const IF_MISSING: [(&str, IfMissing); 2] = [
+    ("substitute", IfMissing::Substitute),
+    ("skip", IfMissing::Skip),
+];
+const FAILURES: [(&str, OnStoreFailure); 3] = [
+    ("local", OnStoreFailure::Local),
+    ("allow", OnStoreFailure::Allow),
+    ("deny", OnStoreFailure::Deny),
+];
+
+/// One of the known values; the usual one where nothing is said.
+fn choice<T: Copy + Default>(
+    node: &Option<Node<'_>>,
+    field: &str,
+    known: &[(&str, T)],
+    report: &mut Report<'_>,
+) -> T {
+    let Some(node) = node else {
+        return T::default();
+    };
+    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+    let Some(text) = report.text(field, *node, &names.join(" or ")) else {
+        return T::default();
+    };
+    match known.iter().find(|(name, _)| *name == text) {
+        Some((_, value)) => *value,
+        None => {
+            report.fault(node.line(), unknown(field, text, &names));
+            T::default()
+        }
+    }
+}
+
+fn unknown(field: &str, text: &str, known: &[&str]) -> String {
+    let found = format!("has {field} {}, which is unknown", shown(text));
+    match nearest(text, known) {
+        Some(near) => format!("{found}; write `{near}`?"),
+        None => format!("{found}; write one of {}", known.join(", ")),
+    }
+}
+
+fn span(node: &Option<Node<'_>>, field: &str, report: &mut Report<'_>) -> Option<Nanos> {
+    let node = (*node)?;
+    let text = report.text(field, node, "a duration such as 250ms")?;
+    let span = parse_span(text);
+    if span.is_err() {
+        let message = format!(
+            "has {field} {}, which is no duration above 0; write 250ms, 5s or 2m, for example",
+            shown(text)
+        );
+        report.fault(node.line(), message);
+    }
+    span.ok()
+}
+
+fn read_by(node: Node<'_>, report: &mut Report<'_>) -> By {
+    if node.text() == Some("global") {
+        return By::Global;
+    }
+    let wants = "an attribute such as ip, a list of them, or global";
+    let mut parts = Vec::new();
+    for (text, line) in report.texts("by", node, wants) {
+        let mut names: Vec<Box<str>> = Vec::new();
+        for name in text.split('|') {
+            match attribute_name(name.trim()) {
+                Ok(name) => names.push((&*name).into()),
+                Err(wrong) => report.fault(line, format!("counts by {wrong}")),
+            }
+        }
+        if parts.contains(&names) {
+            let message = format!("counts by {} twice; keep one", shown(text));
+            report.fault(line, message);
+        }
+        parts.push(names);
+    }
+    By::All(parts)
+}

@@ -1,0 +1,122 @@
+//! The rules that are in force together: read, checked and indexed. Only `parse` makes one.
+
+use ipnet::IpNet;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::index::Index;
+use super::lists::{List, Listed};
+use super::model::Rule;
+use crate::engine::Request;
+use crate::units::Nanos;
+
+/// Rules that have been read, checked and indexed.
+#[derive(Clone, Debug)]
+pub struct RuleSet {
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) by_name: FxHashMap<Box<str>, u32>,
+    pub(crate) index: Index,
+    pub(crate) allow: List,
+    pub(crate) block: List,
+    pub(crate) tiers: Vec<Box<str>>,
+    pub(crate) identity: Identity,
+    pub(crate) keys_file: Option<Box<str>>,
+    /// The name of the first file, for warnings about the rules as a whole.
+    pub(crate) source: std::sync::Arc<str>,
+}
+
+/// How clients are told apart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Peers whose word about the client's address is believed. None unless named.
+    pub trusted_proxies: Vec<IpNet>,
+    /// How much of an IPv6 address tells clients apart: one household has a /64.
+    pub ipv6_prefix: u8,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Identity {
+            trusted_proxies: Vec::new(),
+            ipv6_prefix: 64,
+        }
+    }
+}
+
+impl RuleSet {
+    /// Every rule, in the order of the files.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule called `name`.
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.position(name).map(|at| &self.rules[at])
+    }
+
+    /// Where the rule called `name` stands in [`RuleSet::rules`].
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).map(|at| *at as usize)
+    }
+
+    /// Positions of the rules that apply to `request`, ascending: its match holds, it is not off, it
+    /// counts a unit that the request costs, and no other that applies takes its place.
+    pub fn applying(&self, request: &Request<'_>) -> SmallVec<[u32; 8]> {
+        let mut found = self.matching(request);
+        let replacing = |at: &u32| !self.rules[*at as usize].replaces.is_empty();
+        if found.iter().any(replacing) {
+            let all = found.clone();
+            found.retain(|at| self.replaced_by(*at, &all).is_none());
+        }
+        found
+    }
+
+    /// Positions of the rules that apply before any takes the place of another, ascending.
+    pub(crate) fn matching(&self, request: &Request<'_>) -> SmallVec<[u32; 8]> {
+        let mut found = SmallVec::new();
+        self.index.find(request, &mut |at| {
+            if self.rules[at as usize].applies(request) {
+                found.push(at);
+            }
+        });
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Which of `others`, all of which apply, takes the place of the rule at `position`.
+    pub(crate) fn replaced_by(&self, position: u32, others: &[u32]) -> Option<&Rule> {
+        let rule = &self.rules[position as usize];
+        let mut others = others.iter().map(|at| &self.rules[*at as usize]);
+        others.find(|other| other.displaces(rule, position))
+    }
+
+    /// Whether anybody is on a list.
+    pub fn has_lists(&self) -> bool {
+        !self.allow.is_empty() || !self.block.is_empty()
+    }
+
+    /// What the lists say about `request` at `now`. The allow list wins.
+    pub fn listed(&self, request: &Request<'_>, now: Nanos) -> Option<Listed> {
+        if self.allow.holds(request, now).is_some() {
+            return Some(Listed::Allow);
+        }
+        let until = self.block.holds(request, now)?;
+        Some(Listed::Block { until })
+    }
+
+    /// The names of the tiers, least first.
+    pub fn tiers(&self) -> &[Box<str>] {
+        &self.tiers
+    }
+
+    /// How clients are told apart.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The file with the API keys, as the rules name it.
+    pub fn keys_file(&self) -> Option<&str> {
+        self.keys_file.as_deref()
+    }
+}

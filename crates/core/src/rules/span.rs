@@ -1,0 +1,152 @@
+//! Spans of time as people write them: `250ms`, `5m`, `2h`, `day`.
+
+use std::fmt;
+
+use super::calendar::CalendarUnit;
+use crate::units::Nanos;
+
+/// The window of a rate.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Span {
+    /// A length of time.
+    Time(Nanos),
+    /// A unit of the calendar, written without a number.
+    Calendar(CalendarUnit),
+}
+
+/// Why a text is not a span.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SpanError {
+    Unknown,
+    Zero,
+    TooLong,
+    Months,
+}
+
+/// A unit (`minute`, `day`) or a number of them (`5m`, `250ms`).
+pub(crate) fn parse_window(text: &str) -> Result<Span, SpanError> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        return match unit {
+            "day" | "d" => Ok(Span::Calendar(CalendarUnit::Day)),
+            "week" | "w" => Ok(Span::Calendar(CalendarUnit::Week)),
+            "month" => Ok(Span::Calendar(CalendarUnit::Month)),
+            "ms" => Err(SpanError::Unknown),
+            unit => Ok(Span::Time(Nanos::from_millis(
+                unit_millis(unit).ok_or(SpanError::Unknown)?,
+            ))),
+        };
+    }
+    if matches!(unit, "month" | "months") {
+        return Err(SpanError::Months);
+    }
+    let millis = unit_millis(unit).ok_or(SpanError::Unknown)?;
+    let number: u64 = number.parse().map_err(|_| SpanError::TooLong)?;
+    let nanos = number
+        .checked_mul(millis)
+        .and_then(|span| span.checked_mul(1_000_000))
+        .ok_or(SpanError::TooLong)?;
+    match nanos {
+        0 => Err(SpanError::Zero),
+        nanos => Ok(Span::Time(Nanos::new(nanos))),
+    }
+}
+
+/// A number of units (`250ms`, `5m`), as `budget`, `guard` and `max_delay` take it.
+pub(crate) fn parse_span(text: &str) -> Result<Nanos, SpanError> {
+    match parse_window(text)? {
+        Span::Time(span) if text.starts_with(|c: char| c.is_ascii_digit()) => Ok(span),
+        _ => Err(SpanError::Unknown),
+    }
+}
+
+fn unit_millis(unit: &str) -> Option<u64> {
+    Some(match unit {
+        "ms" => 1,
+        "s" | "sec" | "second" | "seconds" => 1_000,
+        "m" | "min" | "minute" | "minutes" => 60_000,
+        "h" | "hour" | "hours" => 3_600_000,
+        "d" | "day" | "days" => 86_400_000,
+        "w" | "week" | "weeks" => 604_800_000,
+        _ => return None,
+    })
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let span = match self {
+            Span::Calendar(unit) => return f.write_str(unit.name()),
+            Span::Time(span) => span.get() / 1_000_000,
+        };
+        let units = [
+            (604_800_000, "w", "7d"),
+            (86_400_000, "d", "1d"),
+            (3_600_000, "h", "hour"),
+            (60_000, "m", "minute"),
+            (1_000, "s", "second"),
+            (1, "ms", "1ms"),
+        ];
+        let fits = units
+            .into_iter()
+            .find(|(millis, ..)| span.is_multiple_of(*millis));
+        match fits {
+            Some((millis, _, alone)) if millis == span => f.write_str(alone),
+            Some((millis, unit, _)) => write!(f, "{}{unit}", span / millis),
+            None => write!(f, "{span}ms"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, want: Result<Span, SpanError>) {
+        assert_eq!(parse_window(text), want, "{text}");
+        if let Ok(span) = want {
+            assert_eq!(parse_window(&span.to_string()), want, "printed: {span}");
+        }
+    }
+
+    #[test]
+    fn units_and_numbers_of_them_are_read_and_printed() {
+        let secs = |secs| Ok(Span::Time(Nanos::from_secs(secs)));
+        for (text, span) in [
+            ("second", 1),
+            ("s", 1),
+            ("min", 60),
+            ("m", 60),
+            ("hour", 3_600),
+        ] {
+            check(text, secs(span));
+        }
+        for (text, span) in [
+            ("5m", 300),
+            ("90s", 90),
+            ("24h", 86_400),
+            ("7d", 604_800),
+            ("2w", 1_209_600),
+        ] {
+            check(text, secs(span));
+        }
+        check("250ms", Ok(Span::Time(Nanos::from_millis(250))));
+        check("day", Ok(Span::Calendar(CalendarUnit::Day)));
+        check("week", Ok(Span::Calendar(CalendarUnit::Week)));
+        check("month", Ok(Span::Calendar(CalendarUnit::Month)));
+    }
+
+    #[test]
+    fn what_is_no_span_is_refused() {
+        check("", Err(SpanError::Unknown));
+        check("fortnight", Err(SpanError::Unknown));
+        check("M", Err(SpanError::Unknown));
+        check("5", Err(SpanError::Unknown));
+        check("1.5s", Err(SpanError::Unknown));
+        check("0s", Err(SpanError::Zero));
+        check("3months", Err(SpanError::Months));
+        check("99999999999999999999s", Err(SpanError::TooLong));
+        check("9999999999999w", Err(SpanError::TooLong));
+    }
+}

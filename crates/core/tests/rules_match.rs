@@ -1,0 +1,209 @@
+//! Which rules apply to which requests.
+
+use std::borrow::Cow;
+
+use tidegate_core::engine::{ApiKey, Request};
+use tidegate_core::rules::{Listed, RuleSet, SourceFile, parse};
+use tidegate_core::units::{Cost, Nanos};
+
+fn rules(text: &str) -> RuleSet {
+    let text = format!("version: 1\n{text}");
+    let file = SourceFile {
+        name: "rules.yaml",
+        text: &text,
+    };
+    parse(&[file]).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+/// A request written as `ip=192.0.2.1 path=/a method=GET`; `key=NAME` is a listed API key.
+fn request(text: &str) -> Request<'_> {
+    let mut request = Request::default();
+    for pair in text.split(' ').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap();
+        match name {
+            "ip" => request.ip = Some(value.parse().unwrap()),
+            "key" => {
+                request.api_key = Some(ApiKey {
+                    digest: [7; 32],
+                    tier: None,
+                    name: Some(value),
+                });
+            }
+            "tokens" => {
+                let cost = Cost::new(value.parse().unwrap()).unwrap();
+                request.costs.push((Cow::Borrowed(name), cost));
+            }
+            _ => request = request.with(name, value),
+        }
+    }
+    request
+}
+
+#[track_caller]
+fn check(set: &RuleSet, asked: &str, want: &str) {
+    let applying = set.applying(&request(asked));
+    let names = applying
+        .iter()
+        .map(|at| set.rules()[*at as usize].name().as_str());
+    assert_eq!(names.collect::<Vec<_>>().join(" "), want, "{asked}");
+}
+
+#[test]
+fn all_rules_whose_match_holds_apply_in_the_order_of_the_file() {
+    let set = rules(
+        "rules:
+  - { name: everything, by: global, rate: 5000/second }
+  - { name: login, match: { path: /login, method: POST }, by: ip, rate: 10/minute }
+  - { name: api, match: { path: /api/** }, by: ip, rate: 10/minute }
+  - { name: reads, match: { path: /api/**, method: [GET, HEAD] }, by: ip, rate: 10/minute }",
+    );
+    check(&set, "path=/", "everything");
+    check(&set, "path=/login method=POST", "everything login");
+    check(&set, "path=/login method=GET", "everything");
+    check(&set, "path=/api method=GET", "everything api reads");
+    check(&set, "path=/api/x/y method=PUT", "everything api");
+    check(&set, "", "everything");
+}
+
+#[test]
+fn any_attribute_can_be_matched_and_an_absent_one_never_is() {
+    let set = rules(
+        "rules:
+  - { name: inside, match: { ip: [10.0.0.0/8, '2001:db8::/32'] }, by: ip, rate: 1/s }
+  - { name: bots, match: { header.User-Agent: '*bot*' }, by: ip, rate: 1/s }
+  - { name: acme, match: { api_key: acme }, by: api_key, rate: 1/s }
+  - { name: plan, match: { plan: [gold, plat*] }, by: user, rate: 1/s }
+  - { name: known, match: { user: '**' }, by: user, rate: 1/s }
+  - { name: unknown, match: { not: { user: '**' } }, by: ip, rate: 1/s }
+  - { name: outside, match: { path: /x, not: { ip: 10.0.0.0/8, method: GET } }, by: ip, rate: 1/s }",
+    );
+    check(&set, "", "unknown");
+    check(&set, "ip=10.1.2.3", "inside unknown");
+    check(&set, "ip=2001:db8:1::", "inside unknown");
+    check(&set, "header.user-agent=Some/bot/1.0", "bots unknown");
+    check(&set, "key=acme user=u", "acme known");
+    check(&set, "key=other user=u", "known");
+    check(&set, "plan=gold user=u", "plan known");
+    check(&set, "plan=platinum user=u", "plan known");
+    check(
+        &set,
+        "path=/x method=POST ip=192.0.2.1 user=u",
+        "known outside",
+    );
+    check(&set, "path=/x method=GET ip=192.0.2.1 user=u", "known");
+    check(
+        &set,
+        "path=/x method=POST ip=10.0.0.1 user=u",
+        "inside known",
+    );
+}
+
+#[test]
+fn a_rule_takes_the_place_of_those_it_replaces_only_where_it_applies() {
+    let set = rules(
+        "rules:
+  - { name: everything, by: global, rate: 5/second }
+  - { name: health, match: { path: /healthz }, rate: unlimited, replaces: [everything] }
+  - { name: tried, match: { path: /t }, by: ip, rate: 1/s, mode: shadow, replaces: [everything] }
+  - { name: gone, match: { path: /g }, by: ip, rate: 1/s, mode: off, replaces: [everything] }
+  - { name: users, match: { path: /u }, by: user, if_missing: skip, rate: 1/s, replaces: everything }
+  - { name: tokens, match: { path: /l }, by: user, unit: tokens, rate: 1/s, replaces: everything }",
+    );
+    check(&set, "path=/healthz", "health");
+    check(&set, "path=/other", "everything");
+    // Trying a rule out must not switch off the one in force.
+    check(&set, "path=/t", "everything tried");
+    check(&set, "path=/g", "everything");
+    // A rule that skips the request cannot be what protects it.
+    check(&set, "path=/u user=u", "users");
+    check(&set, "path=/u", "everything");
+    check(&set, "path=/u user=", "everything");
+    check(&set, "path=/l user=u tokens=5", "tokens");
+    check(&set, "path=/l user=u", "everything");
+}
+
+#[test]
+fn the_allow_list_wins_and_entries_end() {
+    let set = rules(
+        "rules: []
+allow: [192.0.2.10, 'key:acme']
+block:
+  - 192.0.2.0/24
+  - { match: 198.51.100.7, until: 2026-12-01T00:00:00Z }
+  - { match: 198.51.100.0/24, until: 2026-11-01T00:00:00Z }
+  - 'sha256:0707070707070707070707070707070707070707070707070707070707070707'",
+    );
+    let end = Nanos::from_secs(1_796_083_200);
+    let now = Nanos::from_secs(1_794_000_000);
+    let listed = |asked, now| set.listed(&request(asked), now);
+    assert!(set.has_lists());
+    assert_eq!(listed("ip=192.0.2.10", now), Some(Listed::Allow));
+    assert_eq!(
+        listed("ip=192.0.2.11", now),
+        Some(Listed::Block { until: None })
+    );
+    assert_eq!(
+        listed("ip=198.51.100.7", now),
+        Some(Listed::Block { until: Some(end) })
+    );
+    assert_eq!(listed("ip=198.51.100.7", end), None);
+    assert_eq!(listed("ip=198.51.100.8", now), None);
+    assert_eq!(listed("key=acme", now), Some(Listed::Allow));
+    assert_eq!(
+        listed("key=other", now),
+        Some(Listed::Block { until: None })
+    );
+    assert_eq!(listed("", now), None);
+}
+
+#[test]
+fn tiers_and_single_subjects_have_rates_of_their_own() {
+    let set = rules(
+        "tiers: [free, pro, big]
+rules:
+  - name: api
+    by: api_key|ip
+    rate: 100/minute
+    tiers: { pro: 1000/minute, big: unlimited }
+    overrides: { acme: [5000/minute, 9/second], '2001:db8:0:0:1::7': 1/minute }",
+    );
+    let rule = set.rule("api").unwrap();
+    let counts = |tier, subject| -> Vec<u64> {
+        let limits = rule.limits(tier, subject).iter();
+        limits.map(|limit| limit.count()).collect()
+    };
+    assert_eq!(counts(None, "x"), [100]);
+    assert_eq!(counts(Some(0), "x"), [100]);
+    assert_eq!(counts(Some(1), "x"), [1000]);
+    assert_eq!(counts(Some(2), "x"), [0_u64; 0]);
+    assert_eq!(counts(Some(2), "acme"), [5000, 9]);
+    // An address is written in many ways and cut to the prefix that tells clients apart.
+    assert_eq!(counts(None, "2001:db8::"), [1]);
+    assert_eq!(
+        rule.rates(rule.class(Some(1), "x")).written(0),
+        "1000/minute"
+    );
+    let tag = rule.limits(Some(1), "x")[0].tag();
+    assert_eq!(rule.limit_tagged(0, tag).unwrap().count(), 1000);
+}
+
+#[test]
+fn the_files_of_a_folder_are_one_set() {
+    let files = [
+        SourceFile {
+            name: "a.yaml",
+            text: "version: 1\ndefaults: { algorithm: fixed-window }\nrules: [{ name: a, by: ip, rate: 1/s }]",
+        },
+        SourceFile {
+            name: "b.yaml",
+            text: "version: 1\nkeys_file: keys.txt\ntiers: [free]\nrules: [{ name: b, by: ip, rate: 1/s, replaces: a }]",
+        },
+    ];
+    let set = parse(&files).unwrap();
+    assert_eq!(set.rules()[0].algorithm().name(), "fixed-window");
+    assert_eq!(set.rules()[1].algorithm().name(), "sliding-window");
+    assert_eq!(set.position("b"), Some(1));
+    assert_eq!(set.rules()[1].place().to_string(), "b.yaml:4");
+    assert_eq!((set.keys_file(), set.tiers().len()), (Some("keys.txt"), 1));
+    check(&set, "", "b");
+}
