@@ -8,14 +8,17 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use tidegate_core::engine::Edge;
 use tidegate_core::store::Source;
 
+use super::counting::Loaded;
 use super::exposition::{Exposition, Kind};
 use super::histogram::Histogram;
 use super::process;
-use super::series::{Counter, Edge, Gauge, Outcome, RuleSeries};
+use super::series::{Counter, Gauge, Outcome, RuleSeries};
 
 /// The statuses answers are counted by; anything else is `other`.
 const STATUSES: [u16; 15] = [
@@ -31,6 +34,8 @@ pub struct Metrics {
     /// Rules beyond the cap.
     other: Arc<RuleSeries>,
     rules_dropped: Gauge,
+    /// The series of the rules in force, by position.
+    pub(super) loaded: ArcSwapOption<Loaded>,
     durations: [CachePadded<Histogram>; Edge::ALL.len()],
     answers: [[Counter; STATUSES.len() + 1]; Edge::ALL.len()],
     /// Connections open now.
@@ -75,22 +80,6 @@ pub struct StoreFacts {
     pub overflowed: u64,
 }
 
-/// The series of one rule set, by the position of the rule in it.
-#[derive(Clone, Debug)]
-pub struct RuleHandles {
-    rules: Box<[Arc<RuleSeries>]>,
-    none: Arc<RuleSeries>,
-}
-
-impl RuleHandles {
-    /// The series of the rule at `position`, or of no rule.
-    pub fn get(&self, position: Option<usize>) -> &Arc<RuleSeries> {
-        position
-            .and_then(|at| self.rules.get(at))
-            .unwrap_or(&self.none)
-    }
-}
-
 impl Default for Metrics {
     fn default() -> Self {
         Metrics {
@@ -98,6 +87,7 @@ impl Default for Metrics {
             none: Arc::new(RuleSeries::new("none")),
             other: Arc::new(RuleSeries::new("other")),
             rules_dropped: Gauge::default(),
+            loaded: ArcSwapOption::empty(),
             durations: Default::default(),
             answers: Default::default(),
             connections: Gauge::default(),
@@ -116,7 +106,10 @@ impl Metrics {
     pub const RULES: usize = 10_000;
 
     /// Finds or makes the series of a rule set's rules, given in order.
-    pub fn load<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> RuleHandles {
+    pub(super) fn find<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Box<[Arc<RuleSeries>]> {
         let names: Vec<&str> = names.into_iter().collect();
         let mut known = self.rules.lock();
         let fresh = names.iter().filter(|name| !known.contains_key(**name));
@@ -125,28 +118,44 @@ impl Metrics {
             known.retain(|name, _| wanted.contains(&**name));
         }
         let mut dropped = 0;
-        let rules = names.into_iter().map(|name| {
-            // A rule of this name shares the series: the same labels twice would void the page.
-            if let Some(reserved) = [&self.none, &self.other].iter().find(|r| r.name() == name) {
-                return Arc::clone(reserved);
-            }
-            if let Some(series) = known.get(name) {
-                return Arc::clone(series);
-            }
-            if known.len() >= Self::RULES {
+        let found = names.into_iter().map(|name| {
+            self.one(&mut known, name).unwrap_or_else(|| {
                 dropped += 1;
-                return Arc::clone(&self.other);
-            }
-            let series = Arc::new(RuleSeries::new(name));
-            known.insert(name.into(), Arc::clone(&series));
-            series
+                Arc::clone(&self.other)
+            })
         });
-        let rules = rules.collect();
+        let found = found.collect();
         self.rules_dropped.set(dropped);
-        RuleHandles {
-            rules,
-            none: Arc::clone(&self.none),
+        found
+    }
+
+    /// The series of one rule, made if there is room; of `none` without a rule.
+    pub(super) fn find_one(&self, name: Option<&str>) -> Arc<RuleSeries> {
+        let Some(name) = name else {
+            return Arc::clone(&self.none);
+        };
+        let found = self.one(&mut self.rules.lock(), name);
+        found.unwrap_or_else(|| Arc::clone(&self.other))
+    }
+
+    fn one(
+        &self,
+        known: &mut BTreeMap<Box<str>, Arc<RuleSeries>>,
+        name: &str,
+    ) -> Option<Arc<RuleSeries>> {
+        // A rule of this name shares the series: the same labels twice would void the page.
+        if let Some(reserved) = [&self.none, &self.other].iter().find(|r| r.name() == name) {
+            return Some(Arc::clone(reserved));
         }
+        if let Some(series) = known.get(name) {
+            return Some(Arc::clone(series));
+        }
+        if known.len() >= Self::RULES {
+            return None;
+        }
+        let series = Arc::new(RuleSeries::new(name));
+        known.insert(name.into(), Arc::clone(&series));
+        Some(series)
     }
 
     /// Adds how long one call took to be decided.
@@ -368,11 +377,10 @@ mod tests {
     fn counts_survive_a_reload_that_keeps_drops_and_brings_back_the_rule() {
         let metrics = Metrics::default();
         for names in [&["a", "b"][..], &["b"], &["c", "a"]] {
-            let handles = metrics.load(names.iter().copied());
+            let found = metrics.find(names.iter().copied());
             let at = names.iter().position(|name| *name == "a");
             let Some(at) = at else { continue };
-            handles
-                .get(Some(at))
+            found[at]
                 .decisions(Edge::Http, Outcome::Deny, Source::Exact)
                 .inc();
         }
@@ -385,13 +393,12 @@ mod tests {
     #[test]
     fn a_rule_called_none_or_other_does_not_double_a_series() {
         let metrics = Metrics::default();
-        let handles = metrics.load(["none", "other"]);
-        handles
-            .get(Some(0))
+        let found = metrics.find(["none", "other"]);
+        found[0]
             .decisions(Edge::Http, Outcome::Allow, Source::Exact)
             .inc();
-        handles
-            .get(None)
+        metrics
+            .find_one(None)
             .decisions(Edge::Http, Outcome::Allow, Source::Exact)
             .inc();
         let page = metrics.expose("0", StoreFacts::default());
@@ -403,13 +410,13 @@ mod tests {
     fn series_stop_growing_at_the_cap_and_say_so() {
         let metrics = Metrics::default();
         let names: Vec<String> = (0..Metrics::RULES + 5).map(|i| format!("r{i}")).collect();
-        let handles = metrics.load(names.iter().map(String::as_str));
-        assert_eq!(handles.get(Some(Metrics::RULES + 4)).name(), "other");
+        let found = metrics.find(names.iter().map(String::as_str));
+        assert_eq!(found[Metrics::RULES + 4].name(), "other");
         let page = metrics.expose("0", StoreFacts::default());
         assert!(page.contains("tidegate_rules_without_series 5\n"));
         // Room is made by rules that are gone, not by rules that are there.
-        let handles = metrics.load(["new"]);
-        assert_eq!(handles.get(Some(0)).name(), "new");
+        let found = metrics.find(["new"]);
+        assert_eq!(found[0].name(), "new");
         assert!(series_of(&metrics.expose("0", StoreFacts::default())) < 100);
     }
 

@@ -7,6 +7,7 @@
 //! Knows neither stores nor edges' protocols, reads no clock, and writes nothing but text it is
 //! asked for.
 
+mod counting;
 mod exposition;
 mod histogram;
 mod lines;
@@ -17,5 +18,5 @@ mod series;
 pub use exposition::{Exposition, Kind};
 pub use histogram::Histogram;
 pub use lines::{Line, LineGate};
-pub use metrics::{Metrics, Reload, RuleHandles, StoreFacts};
-pub use series::{Counter, Edge, Gauge, Outcome, RuleSeries};
+pub use metrics::{Metrics, Reload, StoreFacts};
+pub use series::{Counter, Gauge, Outcome, RuleSeries};

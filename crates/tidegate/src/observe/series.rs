@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
+use tidegate_core::engine::Edge;
 use tidegate_core::store::Source;
 
 use super::lines::LineGate;
@@ -53,28 +54,6 @@ impl Gauge {
     /// The number now.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
-    }
-}
-
-/// Which protocol a request came by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Edge {
-    /// The JSON interface.
-    Http,
-    /// Sub-requests of a proxy.
-    Auth,
-}
-
-impl Edge {
-    /// Every edge.
-    pub const ALL: [Edge; 2] = [Edge::Http, Edge::Auth];
-
-    /// The label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Edge::Http => "http",
-            Edge::Auth => "auth",
-        }
     }
 }
 
