@@ -1,4 +1,5 @@
 //! Which rules apply to which requests.
+#![allow(clippy::unwrap_used)]
 
 use std::borrow::Cow;
 

@@ -1,5 +1,6 @@
 //! From texts to a `RuleSet`: every file is read, every fault of every file is told.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -12,6 +13,7 @@ use super::index::Index;
 use super::list_reader;
 use super::lists::List;
 use super::match_reader::MatchReader;
+use super::model::Rule;
 use super::rates_reader::RatesReader;
 use super::replaces;
 use super::rule_reader::{Read, RuleReader};
@@ -121,7 +123,7 @@ fn compile_files(
         subjects: FxHashMap::default(),
         units: FxHashMap::default(),
     };
-    let mut read = Vec::new();
+    let mut read = Read::default();
     let (mut allow, mut block) = (List::default(), List::default());
     for file in files {
         let report = &mut report(&file.name, faults);
@@ -135,7 +137,7 @@ fn compile_files(
             }
         }
     }
-    let by_name = name_rules(&read, faults);
+    let by_name = name_rules(&read.rules, faults);
     let rules = replaces::resolve(read, &by_name, faults);
     RuleSet {
         index: Index::new(rules.iter().map(|rule| &rule.matching)),
@@ -155,20 +157,19 @@ fn compile_files(
 fn read_rules<'d>(
     top: &TopSlots<'d>,
     reader: &mut RuleReader<'d, '_>,
-    read: &mut Vec<Read<'d>>,
+    read: &mut Read<'d>,
     report: &mut Report<'_>,
 ) {
     let defaults = match top.defaults {
         Some(node) => head::defaults(node, report),
         None => Defaults::default(),
     };
-    for node in top
-        .rules
-        .and_then(|node| rule_nodes(node, report))
-        .into_iter()
-        .flatten()
-    {
-        read.extend(reader.read(node, defaults, report));
+    let Some(nodes) = top.rules.and_then(|node| rule_nodes(node, report)) else {
+        return;
+    };
+    read.rules.reserve_exact(nodes.clone().count());
+    for node in nodes {
+        reader.read(node, defaults, read, report);
     }
 }
 
@@ -189,20 +190,17 @@ fn rule_nodes<'d>(node: Node<'d>, report: &mut Report<'_>) -> Option<Children<'d
     }
 }
 
-fn name_rules(read: &[Read<'_>], faults: &mut Faults) -> FxHashMap<Box<str>, u32> {
-    let mut by_name = FxHashMap::with_capacity_and_hasher(read.len(), Default::default());
-    for (at, Read { rule, .. }) in (0_u32..).zip(read) {
+fn name_rules(rules: &[Rule], faults: &mut Faults) -> FxHashMap<Box<str>, u32> {
+    let mut by_name = FxHashMap::with_capacity_and_hasher(rules.len(), Default::default());
+    for (at, rule) in (0_u32..).zip(rules) {
         let name = rule.name.as_str();
-        match by_name.get(name) {
-            None => {
-                by_name.insert(name.into(), at);
+        match by_name.entry(Box::from(name)) {
+            Entry::Vacant(place) => {
+                place.insert(at);
             }
-            Some(first) => {
-                let first: &Read<'_> = &read[*first as usize];
-                let message = format!(
-                    "has the name of the rule at {}; write another",
-                    first.rule.place
-                );
+            Entry::Occupied(first) => {
+                let first = &rules[*first.get() as usize].place;
+                let message = format!("has the name of the rule at {first}; write another");
                 let mut report = report(&rule.place.file, faults);
                 report.rule = Some(name);
                 report.fault(rule.place.line, message);

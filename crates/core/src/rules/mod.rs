@@ -7,13 +7,16 @@
 mod calendar;
 mod compile;
 mod condition;
+mod explain;
 mod fault;
 mod glob;
 mod head;
 mod index;
+mod lint;
 mod list_reader;
 mod lists;
 mod match_reader;
+mod matrix;
 mod model;
 mod net_text;
 mod nets;
@@ -21,16 +24,21 @@ mod rate;
 mod rates_reader;
 mod replaces;
 mod rule_reader;
+mod schema;
 mod set;
 mod slots;
 mod span;
 mod yaml;
 mod yaml_words;
 
+pub use explain::{Explanation, RuleView, Standing, SubjectPart};
 pub use fault::{Fault, Faults, Place, Warning};
+pub use lint::lint;
 pub use lists::Listed;
+pub use matrix::Fit;
 pub use model::{Alternatives, By, Class, IfMissing, Mode, OnStoreFailure, Rates, Rule};
 pub use rate::{PerWindow, Rate, RateError, parse_rate};
+pub use schema::schema;
 pub use set::{Identity, RuleSet};
 pub use yaml::MOST_BYTES;
 

@@ -78,10 +78,14 @@ pub type Alternatives = Vec<Box<str>>;
 impl By {
     /// Whether `request` has all it takes, so that nothing need be substituted.
     pub(crate) fn is_present(&self, request: &Request<'_>) -> bool {
-        let has = |name: &Box<str>| Attribute::is_present(name, request);
+        let one_of = |names: &Alternatives| {
+            names
+                .iter()
+                .any(|name| Attribute::is_present(name, request))
+        };
         match self {
             By::Global => true,
-            By::All(parts) => parts.iter().all(|names| names.iter().any(has)),
+            By::All(parts) => parts.iter().all(one_of),
         }
     }
 

@@ -222,9 +222,9 @@ fn parse_count(text: &str) -> Result<u64, NotACount> {
     if !whole {
         return Err(NotACount::NotWhole);
     }
-    let digits = digits.bytes().filter(u8::is_ascii_digit);
-    let count = digits.fold(Some(0_u64), |sum, digit| {
-        sum?.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+    let mut digits = digits.bytes().filter(u8::is_ascii_digit);
+    let count = digits.try_fold(0_u64, |sum, digit| {
+        sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
     });
     match count {
         Some(0) => Err(NotACount::TooSmall),

@@ -4,44 +4,48 @@ use rustc_hash::FxHashMap;
 
 use super::fault::{Fault, Faults, Place, shown};
 use super::model::Rule;
-use super::rule_reader::Read;
+use super::rule_reader::{Read, Replaces};
 use super::slots::nearest;
 
 pub(crate) fn resolve(
-    read: Vec<Read<'_>>,
+    read: Read<'_>,
     by_name: &FxHashMap<Box<str>, u32>,
     faults: &mut Faults,
 ) -> Vec<Rule> {
-    let mut rules = Vec::with_capacity(read.len());
-    for (at, Read { mut rule, replaces }) in (0_u32..).zip(read) {
-        let mut positions = Vec::with_capacity(replaces.len());
-        for (name, line) in replaces {
-            match by_name.get(name) {
+    let mut rules = read.rules;
+    for named in read.replaces.chunk_by(|a, b| a.rule == b.rule) {
+        let at = named[0].rule;
+        let rule = &mut rules[at as usize];
+        let mut positions = Vec::with_capacity(named.len());
+        for Replaces { name, line, .. } in named {
+            match by_name.get(*name) {
                 Some(other) if *other == at => {
                     tell(
-                        &rule,
-                        line,
+                        rule,
+                        *line,
                         "replaces itself; remove it from `replaces`",
                         faults,
                     );
                 }
                 Some(other) => positions.push(*other),
-                None => tell(&rule, line, &unknown(name, by_name), faults),
+                None => tell(rule, *line, &unknown(rule, name, by_name), faults),
             }
         }
         positions.sort_unstable();
         positions.dedup();
         rule.replaces = positions.into();
-        rules.push(rule);
     }
     refuse_circles(&rules, faults);
     rules
 }
 
-fn unknown(name: &str, by_name: &FxHashMap<Box<str>, u32>) -> String {
+fn unknown(rule: &Rule, name: &str, by_name: &FxHashMap<Box<str>, u32>) -> String {
     // Among very many names the nearest is a guess, and finding it takes long.
     let few = by_name.len() <= 1_000;
-    let names: Vec<&str> = by_name.keys().map(|name| &**name).filter(|_| few).collect();
+    let others = by_name.keys().map(|name| &**name);
+    let names: Vec<&str> = others
+        .filter(|other| few && *other != rule.name.as_str())
+        .collect();
     let found = format!("replaces {}, which is no rule", shown(name));
     match nearest(name, &names) {
         Some(near) => format!("{found}; write `{near}`?"),

@@ -48,10 +48,18 @@ slots!(
 
 const MOST_NAME_BYTES: usize = 100;
 
-/// A rule that names others by what they are called.
+/// A name in the `replaces` of a rule, with its line.
+pub(crate) struct Replaces<'d> {
+    pub(crate) rule: u32,
+    pub(crate) name: &'d str,
+    pub(crate) line: u32,
+}
+
+/// The rules read so far.
+#[derive(Default)]
 pub(crate) struct Read<'d> {
-    pub(crate) rule: Rule,
-    pub(crate) replaces: Vec<(&'d str, u32)>,
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) replaces: Vec<Replaces<'d>>,
 }
 
 /// What reading rules needs to know and keeps.
@@ -63,13 +71,14 @@ pub(crate) struct RuleReader<'d, 's> {
 }
 
 impl<'d> RuleReader<'d, '_> {
-    /// Reads the rule at `node`. One with faults may still be returned; the faults are what counts.
+    /// Reads the rule at `node`, if there is enough of it to go on with; the faults are what counts.
     pub(crate) fn read(
         &mut self,
         node: Node<'d>,
         defaults: Defaults,
+        read: &mut Read<'d>,
         report: &mut Report<'_>,
-    ) -> Option<Read<'d>> {
+    ) -> Option<()> {
         let mut report = Report {
             file: Arc::clone(&report.file),
             rule: name_at(node),
@@ -106,31 +115,31 @@ impl<'d> RuleReader<'d, '_> {
         let manner = manner(&slots, algorithm, report);
         let compiled = self.rates.compile(written, manner, report);
         let place = report.place(node.line());
-        Some(Read {
-            replaces: replaces(&slots, report),
-            rule: Rule {
-                name: RuleName::new(name?),
-                place,
-                matching: matching.unwrap_or_default(),
-                by: shown_by,
-                if_missing: choice(&slots.if_missing, "if_missing", &IF_MISSING, report),
-                mode: choice(&slots.mode, "mode", &MODES, report),
-                unit: slots.unit.and_then(|node| self.unit(node, report)),
-                on_store_failure: slots
-                    .on_store_failure
-                    .and_then(|node| on_store_failure(node, report))
-                    .unwrap_or(defaults.on_store_failure),
-                budget: span(&slots.budget, "budget", report),
-                max_delay: manner.max_delay,
-                algorithm,
-                stagger: manner.stagger,
-                guard: manner.guard,
-                replaces: Box::default(),
-                rates: compiled.rates.into(),
-                tiers: compiled.tiers.into(),
-                overrides: compiled.overrides,
-            },
-        })
+        let at = u32::try_from(read.rules.len()).ok()?;
+        read.replaces.extend(replaces(&slots, at, report));
+        read.rules.push(Rule {
+            name: RuleName::new(name?),
+            place,
+            matching: matching.unwrap_or_default(),
+            by: shown_by,
+            if_missing: choice(&slots.if_missing, "if_missing", &IF_MISSING, report),
+            mode: choice(&slots.mode, "mode", &MODES, report),
+            unit: slots.unit.and_then(|node| self.unit(node, report)),
+            on_store_failure: slots
+                .on_store_failure
+                .and_then(|node| on_store_failure(node, report))
+                .unwrap_or(defaults.on_store_failure),
+            budget: span(&slots.budget, "budget", report),
+            max_delay: manner.max_delay,
+            algorithm,
+            stagger: manner.stagger,
+            guard: manner.guard,
+            replaces: Box::default(),
+            rates: compiled.rates.into(),
+            tiers: compiled.tiers.into(),
+            overrides: compiled.overrides,
+        });
+        Some(())
     }
 
     fn by(&mut self, node: Node<'d>, report: &mut Report<'_>) -> Arc<By> {
@@ -281,11 +290,16 @@ fn only<'d>(
     None
 }
 
-fn replaces<'d>(slots: &RuleSlots<'d>, report: &mut Report<'_>) -> Vec<(&'d str, u32)> {
-    match slots.replaces {
-        Some(node) => report.texts("replaces", node, "names of rules"),
-        None => Vec::new(),
-    }
+fn replaces<'d>(
+    slots: &RuleSlots<'d>,
+    rule: u32,
+    report: &mut Report<'_>,
+) -> impl Iterator<Item = Replaces<'d>> + use<'d> {
+    let named = slots
+        .replaces
+        .map(|node| report.texts("replaces", node, "names of rules"));
+    let named = named.unwrap_or_default().into_iter();
+    named.map(move |(name, line)| Replaces { rule, name, line })
 }
 
 pub(crate) fn algorithm(node: Node<'_>, report: &mut Report<'_>) -> Option<Algorithm> {

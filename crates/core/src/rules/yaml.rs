@@ -19,6 +19,9 @@ pub(crate) const MOST_NODES: u32 = 4_000_000;
 /// The deepest nesting. A rules file needs seven levels.
 pub(crate) const MOST_DEPTH: usize = 32;
 
+/// What a node of a rules file takes with its share of spaces, so that the list seldom has to grow.
+const USUAL_BYTES_PER_NODE: usize = 8;
+
 /// Why a text was not read, and on which line.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
@@ -166,6 +169,7 @@ impl<'a> Document<'a> {
             return Err(yaml_words::too_long());
         }
         let mut reader = Reader::default();
+        reader.nodes.reserve(text.len() / USUAL_BYTES_PER_NODE);
         let options = granit_parser::options! {
             flow_nesting_limit: MOST_DEPTH,
             block_nesting_limit: MOST_DEPTH,

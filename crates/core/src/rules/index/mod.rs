@@ -5,6 +5,8 @@
 //! a part of its text only. Rules without a condition that can be filed are looked at every time.
 
 mod affix;
+#[cfg(test)]
+mod tests;
 mod text;
 mod trie;
 

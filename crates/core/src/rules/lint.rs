@@ -1,0 +1,195 @@
+//! What is allowed in a rules file and probably not meant.
+//!
+//! Each check looks at one thing and says what it leads to and what to write. A warning never stops
+//! a reload.
+
+mod reach;
+
+use super::fault::{Place, Warning};
+use super::model::{By, IfMissing, Mode, Rates, Rule};
+use super::set::RuleSet;
+use crate::algorithms::{Algorithm, MOST_ENTRIES};
+
+/// Everything in `set` that is allowed and probably not meant, in the order of the files.
+pub fn lint(set: &RuleSet) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    whole_set(set, &mut warnings);
+    let guarded = set.rules().iter().any(limits_addresses);
+    for rule in set.rules() {
+        let mut warn = |message: String| warnings.push(warning(rule, message));
+        login_by_fixed_window(rule, &mut warn);
+        large_log(rule, &mut warn);
+        skipped_when_missing(rule, &mut warn);
+        small_burst(rule, &mut warn);
+        useless_rate(rule, &mut warn);
+        client_chosen_subject(rule, guarded, &mut warn);
+        invented_keys(rule, set, &mut warn);
+        useless_fields(rule, &mut warn);
+    }
+    reach::check(set, &mut warnings);
+    let mut files: Vec<_> = set.rules().iter().map(|rule| &rule.place.file).collect();
+    files.dedup();
+    warnings.sort_by_key(|warning| {
+        let file = files.iter().position(|file| **file == warning.place.file);
+        (file, warning.place.line)
+    });
+    warnings
+}
+
+fn warning(rule: &Rule, message: String) -> Warning {
+    Warning {
+        place: rule.place.clone(),
+        rule: Some(rule.name.as_str().into()),
+        message,
+    }
+}
+
+fn whole_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
+    let mut warn = |message: &str| {
+        warnings.push(Warning {
+            place: Place {
+                file: set.source.clone(),
+                line: 0,
+            },
+            rule: None,
+            message: message.to_owned(),
+        });
+    };
+    if set.rules().is_empty() {
+        warn("has no rules: everything passes");
+    }
+    if !set.tiers().is_empty() && set.keys_file().is_none() {
+        warn("has tiers but no `keys_file`, so that nobody is in any but the first; write one");
+    }
+}
+
+/// Words in a path at which passwords are guessed.
+const GUESSED: [&str; 8] = [
+    "login", "signin", "sign-in", "password", "otp", "token", "auth", "session",
+];
+
+fn login_by_fixed_window(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let login = reach::paths(rule).find(|path| {
+        let path = path.to_ascii_lowercase();
+        GUESSED.iter().any(|word| path.contains(word))
+    });
+    if let Some(path) = login
+        && rule.algorithm == Algorithm::FixedWindow
+        && rule.guard.get() == 0
+    {
+        warn(format!(
+            "counts {path} by a fixed window, which lets twice the limit through around an edge; \
+             write `algorithm: sliding-log`, or a `guard`"
+        ));
+    }
+}
+
+fn large_log(rule: &Rule, warn: &mut impl FnMut(String)) {
+    if rule.algorithm != Algorithm::SlidingLog {
+        return;
+    }
+    let largest = all_rates(rule)
+        .flat_map(|rates| rates.limits.iter())
+        .map(|limit| limit.count());
+    if let Some(count) = largest.max().filter(|count| *count > MOST_ENTRIES) {
+        warn(format!(
+            "keeps a log of {count} requests per subject, of which {MOST_ENTRIES} times are kept and \
+             rounded; write `algorithm: sliding-window-strict`"
+        ));
+    }
+}
+
+fn skipped_when_missing(rule: &Rule, warn: &mut impl FnMut(String)) {
+    if rule.if_missing == IfMissing::Skip && *rule.by != By::Global {
+        warn(format!(
+            "says `if_missing: skip`, so that whoever leaves out {} is not limited by it; remove it \
+             unless another rule limits them",
+            rule.by
+        ));
+    }
+}
+
+/// The largest cost people usually mean by a unit: an answer of a language model, an upload.
+const USUAL_UNIT_COST: u64 = 1_000;
+
+fn small_burst(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let Some(unit) = &rule.unit else { return };
+    for rates in all_rates(rule) {
+        for (limit, written) in rates.limits.iter().zip(&rates.written) {
+            let bytes_or_tokens = limit.count() >= USUAL_UNIT_COST;
+            if bytes_or_tokens && limit.capacity() < USUAL_UNIT_COST {
+                warn(format!(
+                    "has rate `{written}`, which refuses for ever what costs more than {} {unit}; \
+                     write a larger burst",
+                    limit.capacity()
+                ));
+            }
+        }
+    }
+}
+
+/// Of several rates, one that another always undercuts.
+fn useless_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
+    for rates in all_rates(rule) {
+        for (i, limit) in rates.limits.iter().enumerate() {
+            let binds_first = rates.limits.iter().enumerate().position(|(j, other)| {
+                let no_more = other.count() <= limit.count()
+                    && other.per() >= limit.per()
+                    && other.capacity() <= limit.capacity();
+                j != i && no_more && (other != limit || j < i)
+            });
+            if let Some(other) = binds_first {
+                warn(format!(
+                    "has rate `{}`, which can never bind beside `{}`; remove it",
+                    rates.written[i], rates.written[other]
+                ));
+            }
+        }
+    }
+}
+
+fn client_chosen_subject(rule: &Rule, guarded: bool, warn: &mut impl FnMut(String)) {
+    let chosen = rule.by.names().find(|name| name.starts_with("header."));
+    if let Some(name) = chosen.filter(|_| !guarded) {
+        warn(format!(
+            "counts by {name}, which clients choose themselves, and no rule by ip stands beside it; \
+             write one"
+        ));
+    }
+}
+
+/// Whether a rule limits what one address, or everybody together, can do.
+fn limits_addresses(rule: &Rule) -> bool {
+    let by_address = *rule.by == By::Global || rule.by.names().eq(["ip"]);
+    by_address && rule.mode == Mode::Enforce && !rule.rates[0].limits.is_empty()
+}
+
+fn invented_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
+    if set.keys_file().is_none() && rule.by.names().any(|name| name == "api_key") {
+        warn(
+            "counts by api_key, but there is no `keys_file`: every invented key has a budget of its \
+             own; write one"
+                .to_owned(),
+        );
+    }
+}
+
+fn useless_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let fixed = |rates: &Rates| {
+        rates
+            .limits
+            .iter()
+            .any(|limit| limit.for_subject(1) == *limit)
+    };
+    if rule.stagger && all_rates(rule).any(fixed) {
+        let message = "has `stagger`, but its windows stay where the calendar has them; remove it";
+        warn(message.to_owned());
+    }
+    if rule.rates.len() == 1 && rule.rates[0].limits.is_empty() && rule.replaces.is_empty() {
+        warn("is unlimited and replaces nothing, so that it has no effect; remove it".to_owned());
+    }
+}
+
+fn all_rates(rule: &Rule) -> impl Iterator<Item = &Rates> {
+    rule.rates.iter().map(|rates| &**rates)
+}

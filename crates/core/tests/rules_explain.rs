@@ -1,0 +1,138 @@
+//! What people are told about a request.
+#![allow(clippy::unwrap_used)]
+
+use tidegate_core::algorithms::Algorithm;
+use tidegate_core::engine::{ApiKey, Request};
+use tidegate_core::rules::{Fit, RuleSet, SourceFile, Standing, parse};
+
+const RULES: &str = "version: 1
+tiers: [free, pro]
+rules:
+  - { name: everything, by: global, rate: 5000/second burst 5000 }
+  - { name: search, match: { path: /search/** }, by: api_key|ip, rate: 100/minute, tiers: { pro: 900/minute } }
+  - { name: writes, match: { method: [POST, PUT] }, by: user, rate: 5/minute, overrides: { alice: 50/minute } }
+  - { name: outside, match: { not: { ip: 192.0.2.0/24 } }, by: ip, rate: 5/minute }
+  - { name: words, by: user, unit: tokens, rate: 500/hour }
+  - { name: known, by: user, rate: 500/hour, if_missing: skip }
+  - { name: tried, by: [user, method], rate: [1/s, 9/m], mode: shadow }
+  - { name: gone, by: ip, rate: 1/s, mode: off }
+  - { name: alive, match: { path: /alive }, rate: unlimited, replaces: [everything] }
+";
+
+fn rules() -> RuleSet {
+    let file = SourceFile {
+        name: "rules.yaml",
+        text: RULES,
+    };
+    parse(&[file]).unwrap()
+}
+
+fn told(request: &Request<'_>, rule: &str) -> String {
+    let explanation = rules().explain(request);
+    let view = explanation
+        .rules
+        .iter()
+        .find(|view| view.rule.as_str() == rule);
+    view.unwrap().to_string()
+}
+
+fn request() -> Request<'static> {
+    Request {
+        ip: Some([192, 0, 2, 7].into()),
+        api_key: Some(ApiKey {
+            digest: [9; 32],
+            tier: Some(1),
+            name: Some("acme"),
+        }),
+        ..Request::default()
+    }
+    .with("path", "/search/x")
+    .with("method", "GET")
+}
+
+#[test]
+fn a_rule_that_applies_tells_whose_counter_how_much_and_how() {
+    let want = "search: applies
+  counted for: api_key
+  rate: 900/minute
+  algorithm: sliding-window, good for most APIs: no burst at the edge of a window, and cheap
+    memory: two counts
+    accuracy: assumes that the last window was even
+    burst: the whole count at once, then spread over the window
+    worst case in one window: 2L - 1 (L the count)";
+    assert_eq!(told(&request(), "search"), want);
+}
+
+#[test]
+fn a_rule_that_does_not_apply_tells_why() {
+    let check = |rule: &str, want: &str| {
+        assert_eq!(
+            told(&request(), rule),
+            format!("{rule}: does not apply: {want}")
+        );
+    };
+    check("writes", "method is `GET`, wanted POST or PUT");
+    check("outside", "ip is `192.0.2.7`, wanted not 192.0.2.0/24");
+    check("words", "the request has no cost in tokens");
+    check(
+        "known",
+        "what it counts by is absent, and it says `if_missing: skip`",
+    );
+    check("gone", "its mode is off");
+    check("alive", "path is `/search/x`, wanted /alive");
+    let alive = Request::default().with("path", "/alive");
+    assert_eq!(
+        told(&alive, "everything"),
+        "everything: does not apply: `alive` replaces it"
+    );
+    assert_eq!(
+        told(&alive, "writes"),
+        "writes: does not apply: method is absent, wanted POST or PUT"
+    );
+}
+
+#[test]
+fn what_stands_in_for_an_absent_attribute_is_told() {
+    let shadow = told(&request(), "tried");
+    assert!(
+        shadow.starts_with("tried: applies, but only watches (mode: shadow)"),
+        "{shadow}"
+    );
+    assert!(
+        shadow.contains("counted for: ip, in place of the absent user, method"),
+        "{shadow}"
+    );
+    let nobody = told(&Request::default(), "tried");
+    assert!(
+        nobody.contains("all requests without user together"),
+        "{nobody}"
+    );
+    assert!(told(&request(), "everything").contains("counted for: everybody together"));
+}
+
+#[test]
+fn overrides_are_told_and_keys_never_are() {
+    let alice = request().with("user", "alice");
+    let explanation = rules().explain(&alice);
+    assert_eq!(*explanation.rules[2].rates, ["50/minute".into()]);
+    let printed = explanation.to_string() + &format!("{explanation:?}");
+    assert!(!printed.contains("0909"), "{printed}");
+    assert_eq!(explanation.rules[0].standing, Standing::Applies);
+}
+
+#[test]
+fn the_documentation_has_the_table_that_explain_uses() {
+    let docs = include_str!("../../../docs/rules.md");
+    for algorithm in Algorithm::ALL {
+        let Fit {
+            fits,
+            memory,
+            accuracy,
+            burst,
+            worst,
+            ..
+        } = Fit::of(algorithm);
+        let row = format!("| `{algorithm}` | {fits} | {memory} | {accuracy} | {burst} | {worst} |");
+        assert!(docs.contains(&row), "docs/rules.md misses\n{row}");
+    }
+}

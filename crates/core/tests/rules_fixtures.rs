@@ -1,0 +1,72 @@
+//! Rules files that are good and rules files that are bad, each beside the words it must give.
+//!
+//! `UPDATE=1 cargo test -p tidegate-core --test rules_fixtures` writes the words anew.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tidegate_core::rules::{SourceFile, lint, parse};
+
+fn fixtures(kind: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/rules");
+    let files = fs::read_dir(folder.join(kind)).unwrap();
+    let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|end| end == "yaml"));
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+/// Compares `said` with the text beside `file`, or writes it there.
+fn compare(file: &Path, said: &str, differences: &mut String) {
+    let beside = file.with_extension("txt");
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&beside, said).unwrap();
+    }
+    let wanted = fs::read_to_string(&beside).unwrap_or_default();
+    if wanted != said {
+        let name = file.file_name().unwrap().to_string_lossy();
+        differences.push_str(&format!("{name}:\nwanted: {wanted}\nsaid:   {said}\n"));
+    }
+}
+
+#[test]
+fn every_bad_file_is_refused_word_for_word() {
+    let mut differences = String::new();
+    for file in fixtures("bad") {
+        let text = fs::read_to_string(&file).unwrap();
+        let source = SourceFile {
+            name: "rules.yaml",
+            text: &text,
+        };
+        let said = match parse(&[source]) {
+            Ok(_) => "nothing is wrong\n".to_owned(),
+            Err(faults) => format!("{faults}\n"),
+        };
+        assert!(!said.contains("nothing is wrong"), "{}", file.display());
+        let lines = said.lines().count();
+        assert_eq!(lines, 1, "one fault each: {} says\n{said}", file.display());
+        compare(&file, &said, &mut differences);
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
+#[test]
+fn every_good_file_is_taken_and_warned_about_word_for_word() {
+    let mut differences = String::new();
+    for file in fixtures("good") {
+        let text = fs::read_to_string(&file).unwrap();
+        let source = SourceFile {
+            name: "rules.yaml",
+            text: &text,
+        };
+        let set = parse(&[source]).unwrap_or_else(|faults| panic!("{}\n{faults}", file.display()));
+        let warnings: String = lint(&set)
+            .iter()
+            .map(|warning| format!("{warning}\n"))
+            .collect();
+        compare(&file, &warnings, &mut differences);
+    }
+    assert!(differences.is_empty(), "{differences}");
+}

@@ -1,0 +1,105 @@
+//! Files too long, too deep, too many or half written are refused, quickly and in good words.
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use tidegate_core::rules::{MOST_BYTES, RuleSet, SourceFile, parse};
+
+fn read(text: &str) -> Result<RuleSet, String> {
+    let file = SourceFile {
+        name: "rules.yaml",
+        text,
+    };
+    parse(&[file]).map_err(|faults| faults.to_string())
+}
+
+/// Generous: what must not happen is minutes.
+const QUICKLY: Duration = Duration::from_secs(10);
+
+#[track_caller]
+fn check_refused(text: &str, words: &str) {
+    let start = Instant::now();
+    let said = read(text).unwrap_err();
+    assert!(said.contains(words), "{said}");
+    assert!(start.elapsed() < QUICKLY, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_file_above_16_mib_is_refused_before_it_is_read() {
+    let text = "#".repeat(MOST_BYTES + 1);
+    check_refused(
+        &text,
+        "rules.yaml: is longer than the 16 MiB that are read; split the file",
+    );
+}
+
+#[test]
+fn very_many_values_are_refused() {
+    let text = format!("version: 1\nrules: [{}]", "1,".repeat(5_000_000));
+    check_refused(&text, "more than 4000000 values");
+}
+
+#[test]
+fn very_deep_nesting_is_refused() {
+    check_refused(&"[".repeat(1_000_000), "nested more than 32 levels");
+    check_refused(&"- ".repeat(1_000_000), "nested more than 32 levels");
+    check_refused(&"{a: ".repeat(1_000_000), "nested more than 32 levels");
+}
+
+#[test]
+fn aliases_of_large_mappings_are_refused() {
+    let many: String = (0..20_000).map(|i| format!("s{i}: 1/s, ")).collect();
+    let uses: String = (0..20_000)
+        .map(|i| format!("- {{ name: r{i}, by: ip, rate: 1/s, overrides: *all }}\n"))
+        .collect();
+    let text = format!("version: 1\nx: &all {{ {many} }}\nrules:\n{uses}");
+    check_refused(&text, "aliases expand to more than");
+}
+
+#[test]
+fn a_million_faults_are_counted_not_told() {
+    let text = format!("version: 1\nrules:\n{}", "- {}\n".repeat(200_000));
+    check_refused(&text, "faults more");
+}
+
+#[test]
+fn all_faults_of_all_files_are_told_at_once() {
+    let files = [
+        SourceFile {
+            name: "b.yaml",
+            text: "version: 1\ntiers: [free]\nrules:\n  - { name: x, by: ip, rate: 0/s, colour: red, mode: on }\n  - { name: y, rate: 5/s }",
+        },
+        SourceFile {
+            name: "a.yaml",
+            text: "version: 1\ntiers: [pro]\nrules:\n  - { name: x, by: ip, rate: 1/s }\n  - 5",
+        },
+        SourceFile {
+            name: "c.yaml",
+            text: "version: [",
+        },
+    ];
+    let faults = parse(&files).unwrap_err();
+    let places: Vec<String> = faults.iter().map(|fault| fault.place.to_string()).collect();
+    let want = [
+        "b.yaml:4", "b.yaml:4", "b.yaml:4", "b.yaml:5", "a.yaml:2", "a.yaml:4", "a.yaml:5",
+        "c.yaml:1",
+    ];
+    assert_eq!(places, want, "{faults}");
+    assert_eq!(faults.count(), 8);
+}
+
+#[test]
+fn a_file_cut_anywhere_is_refused_or_read_but_never_a_panic() {
+    let folder = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fixtures/rules/good"
+    );
+    let text = std::fs::read_to_string(format!("{folder}/shop.yaml")).unwrap();
+    for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
+        // What is read was complete up to a whole rule; what was cut within one mostly is not.
+        let _ = read(&text[..end]);
+    }
+    assert!(read(&text[..0]).is_err());
+    assert!(read("version: 1\n").is_err());
+    assert!(read("version: 1\nrules:\n").is_err());
+}
