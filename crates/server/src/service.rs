@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::http::{BodyStyle, Context, ResetStyle};
 use tidegate::identity::Trusted;
-use tidegate::observe::{Line, Metrics};
+use tidegate::observe::{Line, Metrics, RuleSeries};
 use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Policy};
 use tidegate_core::algorithms::Retry;
@@ -54,7 +54,13 @@ impl Service {
     /// What an answer needs besides its decision.
     pub(crate) fn context<'a>(&self, id: &'a Id, body: BodyStyle) -> Context<'a> {
         let wall = self.clock.wall();
-        Context { id: id.as_str(), wall, reset: self.reset, body, receipt: None }
+        Context {
+            id: id.as_str(),
+            wall,
+            reset: self.reset,
+            body,
+            receipt: None,
+        }
     }
 
     /// A receipt for a decision, if one is wanted and something was charged.
@@ -80,19 +86,20 @@ impl Service {
         if decision.allowed() {
             return;
         }
-        let series = self.metrics.series(decision);
-        let Line::Write { missed } = series.lines.denial(self.second()) else {
+        let second = self.second();
+        let asked = |series: &RuleSeries| (series.lines.denial(second), series.name().to_owned());
+        let (Line::Write { missed }, rule) = self.metrics.with_binding(decision, asked) else {
             self.metrics.lines_skipped.inc();
             return;
         };
         if missed > 0 {
-            told_as_count(series.name(), missed);
+            told_as_count(&rule, missed);
         }
         let request = request().unwrap_or_default();
         let text = |name| Shown(request.text(name).unwrap_or_default()).to_string();
         info!(
             id = id.as_str(),
-            rule = series.name(),
+            rule,
             edge = edge.name(),
             source = decision.source().name(),
             ip = request.ip.map(|ip| ip.to_string()).unwrap_or_default(),
@@ -127,7 +134,9 @@ fn retry_ms(decision: &Decision) -> Option<u64> {
 /// Whether a client wants refusals as problem details.
 pub(crate) fn body_style(headers: &HeaderMap) -> BodyStyle {
     let wants = |value: &HeaderValue| {
-        value.to_str().is_ok_and(|text| text.contains("application/problem+json"))
+        value
+            .to_str()
+            .is_ok_and(|text| text.contains("application/problem+json"))
     };
     match headers.get_all(header::ACCEPT).iter().any(wants) {
         true => BodyStyle::Problem,

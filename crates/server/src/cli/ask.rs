@@ -59,8 +59,14 @@ mod tests {
     #[test]
     fn a_decision_reads_as_a_sentence() {
         let cases = [
-            (json!({"allowed": true, "rule": "r", "remaining": 3, "limit": 5}), "allowed: 3 of 5 left under rule `r`"),
-            (json!({"allowed": true, "rule": null}), "allowed: no rule applies"),
+            (
+                json!({"allowed": true, "rule": "r", "remaining": 3, "limit": 5}),
+                "allowed: 3 of 5 left under rule `r`",
+            ),
+            (
+                json!({"allowed": true, "rule": null}),
+                "allowed: no rule applies",
+            ),
             (json!({"allowed": false, "message": "m"}), "denied: m"),
         ];
         for (told, want) in cases {

@@ -31,14 +31,22 @@ pub(super) fn post(url: &str, path: &str, body: &str) -> io::Result<Reply> {
         stream.set_read_timeout(Some(PATIENCE))?;
         return exchange(stream, &head("localhost"), body);
     }
-    let host = url.strip_prefix("http://").ok_or_else(|| bad("write http://host:port or unix:path"))?;
+    let host = url
+        .strip_prefix("http://")
+        .ok_or_else(|| bad("write http://host:port or unix:path"))?;
     let host = host.trim_end_matches('/');
-    let with_port = if host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+    let with_port = if host
+        .rsplit_once(':')
+        .is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+    {
         host.to_owned()
     } else {
         format!("{host}:80")
     };
-    let address = with_port.to_socket_addrs()?.next().ok_or_else(|| bad("no such host"))?;
+    let address = with_port
+        .to_socket_addrs()?
+        .next()
+        .ok_or_else(|| bad("no such host"))?;
     let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     exchange(stream, &head(host), body)
@@ -57,7 +65,10 @@ fn exchange(mut stream: impl Read + Write, head: &str, body: &str) -> io::Result
 fn read(answer: &str) -> Option<Reply> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    Some(Reply { status, body: body.to_owned() })
+    Some(Reply {
+        status,
+        body: body.to_owned(),
+    })
 }
 
 fn bad(reason: &str) -> io::Error {
@@ -71,7 +82,13 @@ mod tests {
     #[test]
     fn an_answer_is_split_into_status_and_body() {
         let reply = read("HTTP/1.1 429 Too Many Requests\r\na: b\r\n\r\n{}").unwrap();
-        assert_eq!(reply, Reply { status: 429, body: "{}".into() });
+        assert_eq!(
+            reply,
+            Reply {
+                status: 429,
+                body: "{}".into()
+            }
+        );
         assert_eq!(read("nonsense"), None);
         assert_eq!(read("HTTP/1.1 2\r\n\r\n"), None);
     }

@@ -4,7 +4,7 @@ use crate::edges::http::explain;
 use crate::edges::http::wire::{self, Asked};
 use crate::live;
 
-use super::{ExplainArgs, Exit, Output, complain, lint, say};
+use super::{Exit, ExplainArgs, Output, complain, lint, say};
 
 pub(super) fn run(args: &ExplainArgs) -> Exit {
     let rules = match &args.rules {
@@ -29,7 +29,7 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
     let explanation = rules.explain(&ask.request);
     match args.output {
         Output::Json => say(explain::json(&explanation)),
-        Output::Text => say(explain::text(&explanation).trim_end()),
+        Output::Text => say(explanation.to_string().trim_end()),
     }
     Exit::Done
 }

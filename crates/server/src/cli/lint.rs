@@ -40,7 +40,10 @@ pub(super) fn load(path: &Path) -> Result<RuleSet, String> {
         let text = fs::read_to_string(&file).map_err(|error| format!("{name}: {error}"))?;
         texts.push((name, text));
     }
-    let sources: Vec<_> = texts.iter().map(|(name, text)| SourceFile { name, text }).collect();
+    let sources: Vec<_> = texts
+        .iter()
+        .map(|(name, text)| SourceFile { name, text })
+        .collect();
     rules::parse(&sources).map_err(|faults| faults.to_string())
 }
 
@@ -53,8 +56,12 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(fault)? {
         let file = entry.map_err(fault)?.path();
-        let yaml = file.extension().is_some_and(|ext| ext == "yaml" || ext == "yml");
-        let hidden = file.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        let yaml = file
+            .extension()
+            .is_some_and(|ext| ext == "yaml" || ext == "yml");
+        let hidden = file
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with('.'));
         if yaml && !hidden {
             found.push(file);
         }

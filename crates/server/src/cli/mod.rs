@@ -162,8 +162,11 @@ pub(crate) fn run(cli: Cli) -> Exit {
 impl RequestArgs {
     /// The request as the wire has it.
     fn body(&self) -> String {
-        let attributes: serde_json::Map<_, _> =
-            self.attrs.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+        let attributes: serde_json::Map<_, _> = self
+            .attrs
+            .iter()
+            .map(|(name, value)| (name.clone(), value.as_str().into()))
+            .collect();
         let mut body = serde_json::json!({"attributes": attributes});
         if let Some(cost) = self.cost {
             body["cost"] = cost.into();
@@ -203,7 +206,9 @@ mod tests {
     fn a_switch_takes_an_optional_value() {
         for (arg, want) in [("--shadow", true), ("--shadow=false", false)] {
             let cli = Cli::try_parse_from(["tidegate", "serve", arg]).unwrap();
-            let Command::Serve(args) = cli.command else { panic!() };
+            let Command::Serve(args) = cli.command else {
+                panic!()
+            };
             assert_eq!(args.layer.shadow, Some(want));
         }
     }

@@ -4,12 +4,11 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::Limiter;
 use tidegate::clock::SystemClock;
 use tidegate::http::ResetStyle;
 use tidegate::observe::{Metrics, process};
-use tidegate::secret::Secret;
 use tidegate::stores::memory::MemoryStore;
+use tidegate::{Limiter, Secret};
 use tracing::{error, info, warn};
 
 use super::{Exit, ServeArgs, complain};
@@ -47,7 +46,9 @@ pub(super) fn run(args: ServeArgs) -> Exit {
         }
     };
     logs::start(settings.log_format);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
     let served = runtime
         .map_err(|error| Failure::System(error.to_string()))
         .and_then(|runtime| runtime.block_on(serve(settings)));
@@ -78,21 +79,32 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let signals = Signals::listen().map_err(system)?;
     let (drain, idle) = Drain::new();
     let service = Arc::new(service(&settings, &drain)?);
-    let live = Arc::new(match &settings.rules {
-        Some(path) => Live::start(Arc::clone(&service), path).map_err(Failure::Config)?,
-        None => Live::fixed(Arc::clone(&service)),
-    });
+    let live = Live::start(&service, settings.rules.as_deref()).map_err(system)?;
+    let live = Arc::new(live);
     let http = open("http", &settings.http).await?;
     let admin = open("admin", &settings.admin).await?;
-    let ending = || Ending { phase: drain.watch(), busy: drain.busy() };
+    let ending = || Ending {
+        phase: drain.watch(),
+        busy: drain.busy(),
+    };
     let metrics = || Arc::clone(&service.metrics);
-    let bounds = Bounds { connections: connections(&settings), idle: settings.idle };
+    let bounds = Bounds {
+        connections: connections(&settings),
+        idle: settings.idle,
+    };
     if let Some(listener) = admin {
         let token_file = settings.admin_token_file.as_deref();
         let guard = Guard::new(&listener.place(), token_file, &settings.admin_hosts);
         let guard = guard.map_err(|error| Failure::Config(error.to_string()))?;
-        let admin = Admin { service: Arc::clone(&service), live: Arc::clone(&live), guard };
-        let bounds = Bounds { connections: ADMIN_CONNECTIONS, ..bounds };
+        let admin = Admin {
+            service: Arc::clone(&service),
+            live: Arc::clone(&live),
+            guard,
+        };
+        let bounds = Bounds {
+            connections: ADMIN_CONNECTIONS,
+            ..bounds
+        };
         info!(edge = "admin", address = %listener.place(), "listening");
         tokio::spawn(listener.serve(admin, bounds, ending(), metrics()));
     }
@@ -109,7 +121,15 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         info!("reload asked for");
         live.poke();
     };
-    let end = until_ended(signals, drain, idle, settings.drain_delay, settings.drain, reload).await;
+    let end = until_ended(
+        signals,
+        drain,
+        idle,
+        settings.drain_delay,
+        settings.drain,
+        reload,
+    )
+    .await;
     service.settle_lines();
     match end {
         End::Clean => info!("everything finished"),
@@ -120,7 +140,8 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
 }
 
 fn service(settings: &Settings, drain: &Drain) -> Result<Service, Failure> {
-    let no_randomness = |error: getrandom::Error| Failure::System(format!("no randomness: {error}"));
+    let no_randomness =
+        |error: getrandom::Error| Failure::System(format!("no randomness: {error}"));
     let secret = match &settings.secret_file {
         None => Secret::random().map_err(no_randomness)?,
         Some(file) => {
@@ -129,11 +150,12 @@ fn service(settings: &Settings, drain: &Drain) -> Result<Service, Failure> {
             Secret::from_bytes(&bytes).map_err(|error| fault(error.to_string()))?
         }
     };
+    let policy = live::policy(settings.rules.as_deref()).map_err(Failure::Config)?;
     let clock = SystemClock::new();
     let metrics = Arc::new(Metrics::default());
     let store = MemoryStore::with_cap(clock, settings.memory_cap.0);
-    let mut limiter = Limiter::new(store, live::built_in(), secret, Arc::new(clock))
-        .observed_by(Arc::clone(&metrics) as _);
+    let mut limiter =
+        Limiter::new(store, policy, secret, Arc::new(clock)).observed_by(Arc::clone(&metrics) as _);
     if settings.shadow {
         limiter = limiter.in_shadow();
     }
@@ -142,18 +164,28 @@ fn service(settings: &Settings, drain: &Drain) -> Result<Service, Failure> {
         Reset::Delta => ResetStyle::Delta,
     };
     let ids = Ids::random().map_err(no_randomness)?;
-    Ok(Service { limiter, clock, metrics, ids, reset, phase: drain.watch() })
+    Ok(Service {
+        limiter,
+        clock,
+        metrics,
+        ids,
+        reset,
+        phase: drain.watch(),
+    })
 }
 
 async fn open(edge: &str, address: &crate::address::Address) -> Result<Option<Listener>, Failure> {
     let opened = Listener::open(address).await;
-    opened.map_err(|error| Failure::System(format!("cannot listen for {edge} at {address}: {error}")))
+    opened
+        .map_err(|error| Failure::System(format!("cannot listen for {edge} at {address}: {error}")))
 }
 
 /// As many as asked for, but never so many that the last descriptor is a connection.
 fn connections(settings: &Settings) -> usize {
     let most = process::max_fds().map_or(u64::MAX, |most| most.saturating_sub(SPARE_FILES).max(1));
-    settings.max_connections.min(usize::try_from(most).unwrap_or(usize::MAX))
+    settings
+        .max_connections
+        .min(usize::try_from(most).unwrap_or(usize::MAX))
 }
 
 async fn tell_counts(service: Arc<Service>) {

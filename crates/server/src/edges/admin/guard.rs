@@ -28,7 +28,9 @@ struct Token([u8; 32]);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadGuard {
     /// Anyone on the network could use it.
-    #[error("--admin {place} can be reached from other machines; set --admin-token-file, or listen on loopback")]
+    #[error(
+        "--admin {place} can be reached from other machines; set --admin-token-file, or listen on loopback"
+    )]
     Open { place: String },
     /// The file with the token cannot be used.
     #[error("{file}: {reason}")]
@@ -44,7 +46,9 @@ impl Guard {
     ) -> Result<Self, BadGuard> {
         let token = token_file.map(read_token).transpose()?;
         if token.is_none() && !place.is_local() {
-            return Err(BadGuard::Open { place: place.to_string() });
+            return Err(BadGuard::Open {
+                place: place.to_string(),
+            });
         }
         let hosts = hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
         Ok(Guard { token, hosts })
@@ -54,7 +58,8 @@ impl Guard {
     pub(crate) fn admit(&self, peer: &Place, parts: &Parts) -> Result<(), Refusal> {
         let host = host_of(parts);
         // A page cannot know the token, so with one only configured names narrow the hosts further.
-        let hosts_matter = matches!(peer, Place::Tcp(_)) && (self.token.is_none() || !self.hosts.is_empty());
+        let hosts_matter =
+            matches!(peer, Place::Tcp(_)) && (self.token.is_none() || !self.hosts.is_empty());
         if hosts_matter && !host.as_deref().is_some_and(|host| self.is_ours(host)) {
             return Err(Refusal::Host);
         }
@@ -63,7 +68,9 @@ impl Guard {
             && !reading
         {
             let origin = origin.to_str().unwrap_or_default();
-            let same = origin.split_once("://").map(|(_, authority)| authority.to_ascii_lowercase());
+            let same = origin
+                .split_once("://")
+                .map(|(_, authority)| authority.to_ascii_lowercase());
             if same.is_none() || same != authority_of(parts) {
                 return Err(Refusal::Origin);
             }
@@ -75,7 +82,10 @@ impl Guard {
     }
 
     fn is_ours(&self, host: &str) -> bool {
-        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        let address = host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse::<IpAddr>();
         host == "localhost"
             || address.is_ok_and(|ip| ip.to_canonical().is_loopback())
             || self.hosts.iter().any(|known| known == host)
@@ -84,7 +94,10 @@ impl Guard {
 
 impl Token {
     fn is_shown_by(&self, parts: &Parts) -> bool {
-        let shown = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let shown = parts
+            .headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
         let Some((scheme, token)) = shown.and_then(|value| value.split_once(' ')) else {
             return false;
         };
@@ -94,18 +107,26 @@ impl Token {
 }
 
 fn read_token(file: &Path) -> Result<Token, BadGuard> {
-    let fault = |reason: String| BadGuard::TokenFile { file: file.display().to_string(), reason };
+    let fault = |reason: String| BadGuard::TokenFile {
+        file: file.display().to_string(),
+        reason,
+    };
     let text = std::fs::read_to_string(file).map_err(|error| fault(error.to_string()))?;
     let token = text.trim();
     if token.len() < SHORTEST_TOKEN {
-        return Err(fault(format!("a token has {SHORTEST_TOKEN} characters or more")));
+        return Err(fault(format!(
+            "a token has {SHORTEST_TOKEN} characters or more"
+        )));
     }
     Ok(Token(Sha256::digest(token).into()))
 }
 
 /// `host:port`, in lower case.
 fn authority_of(parts: &Parts) -> Option<String> {
-    let header = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let header = parts
+        .headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
     let authority = header.or_else(|| parts.uri.authority().map(|authority| authority.as_str()));
     authority.map(str::to_ascii_lowercase)
 }
@@ -143,11 +164,26 @@ mod tests {
     #[test]
     fn a_name_that_an_attacker_points_at_loopback_is_refused() {
         let guard = Guard::new(&local(), None, &["ops.example".to_owned()]).unwrap();
-        for host in ["localhost:8082", "127.0.0.1", "[::1]:8082", "ops.example:8082", "LOCALHOST"] {
+        for host in [
+            "localhost:8082",
+            "127.0.0.1",
+            "[::1]:8082",
+            "ops.example:8082",
+            "LOCALHOST",
+        ] {
             assert_eq!(check(&guard, "GET", &[("host", host)]), Ok(()), "{host}");
         }
-        for host in ["evil.example:8082", "127.0.0.1.evil.example", "192.0.2.1", ""] {
-            assert_eq!(check(&guard, "GET", &[("host", host)]), Err(Refusal::Host), "{host}");
+        for host in [
+            "evil.example:8082",
+            "127.0.0.1.evil.example",
+            "192.0.2.1",
+            "",
+        ] {
+            assert_eq!(
+                check(&guard, "GET", &[("host", host)]),
+                Err(Refusal::Host),
+                "{host}"
+            );
         }
         assert_eq!(check(&guard, "GET", &[]), Err(Refusal::Host));
     }
@@ -160,7 +196,11 @@ mod tests {
         assert_eq!(from("http://localhost:8082"), Ok(()));
         assert_eq!(from("http://evil.example"), Err(Refusal::Origin));
         assert_eq!(from("null"), Err(Refusal::Origin));
-        assert_eq!(check(&guard, "POST", &[host]), Ok(()), "no browser, no origin");
+        assert_eq!(
+            check(&guard, "POST", &[host]),
+            Ok(()),
+            "no browser, no origin"
+        );
     }
 
     #[test]
@@ -174,7 +214,10 @@ mod tests {
         assert_eq!(shown("Bearer 0123456789abcdef"), Ok(()));
         assert_eq!(shown("Bearer 0123456789abcdeX"), Err(Refusal::Token));
         assert_eq!(shown("0123456789abcdef"), Err(Refusal::Token));
-        assert_eq!(check(&guard, "GET", &[("host", "node7")]), Err(Refusal::Token));
+        assert_eq!(
+            check(&guard, "GET", &[("host", "node7")]),
+            Err(Refusal::Token)
+        );
         std::fs::write(file.path(), "short").unwrap();
         assert!(Guard::new(&wide, Some(file.path()), &[]).is_err());
     }

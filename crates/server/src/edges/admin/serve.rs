@@ -38,7 +38,10 @@ impl Handler for Admin {
         let answered = self.route(&id, peer, &parts, body).await;
         let mut answer = answered.unwrap_or_else(|refusal| refusal.answer(&id));
         let headers = answer.headers_mut();
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         answer
     }
@@ -73,14 +76,17 @@ impl Admin {
                 self.inspect(id, attributes.as_bytes()).await
             }
             ("/v1/subjects", &Method::POST) => {
-                self.inspect(id, &body::read(body, body::SMALL).await?).await
+                self.inspect(id, &body::read(body, body::SMALL).await?)
+                    .await
             }
             ("/v1/subjects", &Method::DELETE) | ("/v1/subjects/reset", &Method::POST) => {
                 self.reset(id, &body::read(body, body::SMALL).await?).await
             }
             ("/metrics" | "/v1/rules", _) => Err(Refusal::Method { allow: "GET" }),
             ("/v1/reload" | "/v1/subjects/reset", _) => Err(Refusal::Method { allow: "POST" }),
-            ("/v1/subjects", _) => Err(Refusal::Method { allow: "GET, POST, DELETE" }),
+            ("/v1/subjects", _) => Err(Refusal::Method {
+                allow: "GET, POST, DELETE",
+            }),
             _ => Err(Refusal::NoSuchPath),
         }
     }
@@ -93,19 +99,29 @@ impl Admin {
             cap_bytes: stats.cap,
             overflowed: stats.overflowed,
         };
-        let page = self.service.metrics.expose(env!("CARGO_PKG_VERSION"), facts);
+        let page = self
+            .service
+            .metrics
+            .expose(env!("CARGO_PKG_VERSION"), facts);
         let mut answer = Response::new(Full::new(Bytes::from(page)));
         let content_type = HeaderValue::from_static(Exposition::CONTENT_TYPE);
-        answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        answer
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, content_type);
         answer
     }
 
     fn rules(&self) -> Value {
-        let policy = self.service.limiter.policy();
-        let names: Vec<&str> = policy.rules.rules().iter().map(|rule| rule.name().as_str()).collect();
+        let policy = self.service.limiter.policy().get();
+        let names: Vec<&str> = policy
+            .rules
+            .rules()
+            .iter()
+            .map(|rule| rule.name().as_str())
+            .collect();
         json!({
-            "version": policy.version,
-            "hash": self.live.hash(),
+            "version": policy.version(),
+            "hash": *self.service.metrics.reload.hash.lock(),
             "keys": policy.keys.as_ref().map(|keys| keys.len()),
             "stale": self.live.stale(),
             "rules": names,
@@ -122,7 +138,13 @@ impl Admin {
 
     async fn reset(&self, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
         let ask = single(body)?;
-        let counters = self.service.limiter.view().reset(ask.request).await.map_err(no_store)?;
+        let counters = self
+            .service
+            .limiter
+            .view()
+            .reset(ask.request)
+            .await
+            .map_err(no_store)?;
         tracing::info!(id = id.as_str(), counters, "subject reset");
         Ok(told(id, &json!({"id": id.as_str(), "reset": counters})))
     }
@@ -137,7 +159,11 @@ fn single(body: &[u8]) -> Result<Ask<'_>, Refusal> {
         Asked::One(ask) => Ok(*ask),
         Asked::Many(_) => {
             let reason = "one subject at a time: write an object".to_owned();
-            Err(BadInput { field: String::new(), reason }.into())
+            Err(BadInput {
+                field: String::new(),
+                reason,
+            }
+            .into())
         }
     }
 }
@@ -172,7 +198,9 @@ fn decoded(text: &str) -> Result<String, Refusal> {
             b'+' => b' ',
             b'%' => {
                 let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                let value = digit(rest.next()).zip(digit(rest.next())).map(|(a, b)| a * 16 + b);
+                let value = digit(rest.next())
+                    .zip(digit(rest.next()))
+                    .map(|(a, b)| a * 16 + b);
                 let value = value.and_then(|value| u8::try_from(value).ok());
                 value.ok_or_else(bad_query)?
             }
@@ -184,7 +212,11 @@ fn decoded(text: &str) -> Result<String, Refusal> {
 
 fn bad_query() -> Refusal {
     let reason = "an escape is %XX, and all of it is UTF-8".to_owned();
-    BadInput { field: "query".to_owned(), reason }.into()
+    BadInput {
+        field: "query".to_owned(),
+        reason,
+    }
+    .into()
 }
 
 #[cfg(test)]
@@ -194,7 +226,10 @@ mod tests {
     #[test]
     fn a_query_becomes_attributes() {
         let body = query_attributes("ip=203.0.113.9&user=a+b%2fc").unwrap();
-        assert_eq!(body, r#"{"attributes":{"ip":"203.0.113.9","user":"a b/c"}}"#);
+        assert_eq!(
+            body,
+            r#"{"attributes":{"ip":"203.0.113.9","user":"a b/c"}}"#
+        );
         assert!(query_attributes("a=%zz").is_err() && query_attributes("a=%ff").is_err());
     }
 }

@@ -140,23 +140,33 @@ mod tests {
 
     #[test]
     fn a_plain_path_is_not_copied() {
-        assert!(matches!(normalise("/api/v1/search?q=1"), Cow::Borrowed("/api/v1/search")));
+        assert!(matches!(
+            normalise("/api/v1/search?q=1"),
+            Cow::Borrowed("/api/v1/search")
+        ));
     }
 
     #[test]
     fn any_text_gives_a_path_that_starts_with_a_slash_and_holds_no_way_up() {
-        let parts = ["/", "..", ".", ";", "%2e", "%2f", "%", "\\", "a", "é", "?", "://", "%c3"];
+        let parts = [
+            "/", "..", ".", ";", "%2e", "%2f", "%", "\\", "a", "é", "?", "://", "%c3",
+        ];
         let mut state = 7_u64;
         for _ in 0..200_000 {
             let mut target = String::new();
             for _ in 0..8 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
                 target.push_str(parts[(state >> 33) as usize % parts.len()]);
             }
             let path = normalise(&target);
             assert!(path.starts_with('/'), "{target} gives {path}");
             let climbs = |segment: &str| segment == ".." || segment == ".";
-            assert!(!path.split('/').any(climbs) && !path.contains("//"), "{target} gives {path}");
+            assert!(
+                !path.split('/').any(climbs) && !path.contains("//"),
+                "{target} gives {path}"
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `ANY /v1/auth`: 200 and headers, or the denial.
 
 use bytes::Bytes;
-use http::request::Parts;
 use http::Response;
+use http::request::Parts;
 use http_body_util::Full;
 use tidegate::http::{answer as written, headers};
 use tidegate_core::engine::Edge;
@@ -23,7 +23,7 @@ pub(crate) async fn answer(
     parts: &Parts,
 ) -> Result<Answer, Refusal> {
     let options = Options::read(parts.uri.query())?;
-    let trusted = trusted_by(&service.limiter.policy());
+    let trusted = trusted_by(&service.limiter.policy().load());
     let request = wire::request(&parts.headers, options, peer, &trusted)?;
     let decision = service.decide(request, false).await.map_err(no_store)?;
     let context = service.context(id, body_style(&parts.headers));
@@ -42,4 +42,3 @@ pub(crate) async fn answer(
     }
     Ok(answer)
 }
-

@@ -11,9 +11,9 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 
-use http::{HeaderMap, HeaderName, StatusCode, header};
-use tidegate::identity::forwarded::{self, Chain};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use tidegate::identity::Trusted;
+use tidegate::identity::forwarded::{self, Chain};
 use tidegate_core::engine::{Edge, Request};
 use tidegate_core::units::Nanos;
 
@@ -57,7 +57,10 @@ impl Options {
     /// Reads a query such as `deny_status=403&from=original`.
     pub(crate) fn read(query: Option<&str>) -> Result<Self, BadInput> {
         let mut options = Options::default();
-        let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        let pairs = query
+            .unwrap_or_default()
+            .split('&')
+            .filter(|pair| !pair.is_empty());
         for pair in pairs {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match (name, value) {
@@ -68,7 +71,12 @@ impl Options {
                 ("from", "original") => options.from = Some(Family::Original),
                 ("from", "forwarded") => options.from = Some(Family::Forwarded),
                 ("from", _) => return Err(fault("from", "write original or forwarded")),
-                _ => return Err(fault("query", "unknown parameter, write deny_status or from")),
+                _ => {
+                    return Err(fault(
+                        "query",
+                        "unknown parameter, write deny_status or from",
+                    ));
+                }
             }
         }
         Ok(options)
@@ -99,9 +107,15 @@ pub(crate) fn request<'a>(
     if let Some(host) = text(headers, "x-forwarded-host")? {
         request = request.with("host", host_name(host));
     }
-    for name in headers.keys().filter(|name| !NOT_ATTRIBUTES.contains(&name.as_str())) {
+    for name in headers
+        .keys()
+        .filter(|name| !NOT_ATTRIBUTES.contains(&name.as_str()))
+    {
         if request.attributes.len() >= MOST_ATTRIBUTES || name.as_str().len() > LONGEST_NAME {
-            return Err(fault("header", "too many headers, or one with too long a name"));
+            return Err(fault(
+                "header",
+                "too many headers, or one with too long a name",
+            ));
         }
         if let Some(value) = text(headers, name.as_str())? {
             request = request.with(format!("header.{name}"), value);
@@ -116,9 +130,10 @@ fn client(headers: &HeaderMap, peer: &Place, trusted: &Trusted) -> IpAddr {
         Place::Unix(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
     };
     let chain = Chain::XForwardedFor;
-    let lines = headers.get_all(chain.header());
-    // A line that is not text cannot be read, and stops the walk like any other such entry.
-    let lines: Vec<&str> = lines.iter().map(|line| line.to_str().unwrap_or("?")).collect();
+    let lines = headers
+        .get_all(chain.header())
+        .iter()
+        .map(HeaderValue::as_bytes);
     forwarded::client(peer, chain, lines, trusted).client
 }
 
@@ -159,7 +174,10 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, BadIn
     let Some(value) = values.next() else {
         return Ok(None);
     };
-    let single = matches!(name, "x-original-uri" | "x-forwarded-uri" | "x-original-method" | "x-forwarded-method");
+    let single = matches!(
+        name,
+        "x-original-uri" | "x-forwarded-uri" | "x-original-method" | "x-forwarded-method"
+    );
     if single && values.next().is_some() {
         return Err(fault(name, "given twice"));
     }
@@ -184,7 +202,10 @@ fn host_name(host: &str) -> Cow<'_, str> {
 }
 
 fn fault(field: &str, reason: &str) -> BadInput {
-    BadInput { field: field.to_owned(), reason: reason.to_owned() }
+    BadInput {
+        field: field.to_owned(),
+        reason: reason.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -210,7 +231,11 @@ mod tests {
         let got = match request(&headers, options, &peer, &loopback) {
             Ok(request) => {
                 let pairs = request.attributes.iter().map(|(n, v)| format!(" {n}={v}"));
-                let key = if request.api_key.is_some() { " key" } else { "" };
+                let key = if request.api_key.is_some() {
+                    " key"
+                } else {
+                    ""
+                };
                 format!("{}{key}{}", request.ip.unwrap(), pairs.collect::<String>())
             }
             Err(BadInput { field, reason }) => format!("{field}: {reason}"),
@@ -221,7 +246,11 @@ mod tests {
     #[test]
     fn nginx_and_the_others_are_understood() {
         check(
-            &[("x-original-uri", "/a//b?c"), ("x-original-method", "POST"), ("x-forwarded-for", "192.0.2.1")],
+            &[
+                ("x-original-uri", "/a//b?c"),
+                ("x-original-method", "POST"),
+                ("x-forwarded-for", "192.0.2.1"),
+            ],
             "",
             "192.0.2.1 path=/a/b method=POST",
         );
@@ -241,16 +270,25 @@ mod tests {
     #[test]
     fn a_client_cannot_choose_its_path_through_the_other_family() {
         let both = [("x-original-uri", "/free"), ("x-forwarded-uri", "/login")];
-        let refused = "x-original-uri: differs from x-forwarded-uri; say ?from=original or ?from=forwarded";
+        let refused =
+            "x-original-uri: differs from x-forwarded-uri; say ?from=original or ?from=forwarded";
         check(&both, "", refused);
         check(&both, "from=forwarded", "127.0.0.1 path=/login");
-        check(&[("x-original-uri", "/a"), ("x-original-uri", "/b")], "", "x-original-uri: given twice");
+        check(
+            &[("x-original-uri", "/a"), ("x-original-uri", "/b")],
+            "",
+            "x-original-uri: given twice",
+        );
     }
 
     #[test]
     fn a_key_is_taken_from_either_header_and_never_becomes_an_attribute() {
         check(&[("x-api-key", "k")], "", "127.0.0.1 key");
-        check(&[("authorization", "bearer k"), ("cookie", "s=1")], "", "127.0.0.1 key");
+        check(
+            &[("authorization", "bearer k"), ("cookie", "s=1")],
+            "",
+            "127.0.0.1 key",
+        );
         check(&[("authorization", "Basic abc")], "", "127.0.0.1");
         check(&[("x-api-key", "")], "", "127.0.0.1");
     }
@@ -259,7 +297,11 @@ mod tests {
     fn the_query_is_checked() {
         let deny = |query| Options::read(Some(query)).map(|options| options.deny_status);
         assert_eq!(deny("deny_status=403"), Ok(Some(StatusCode::FORBIDDEN)));
-        for (query, field) in [("deny_status=200", "deny_status"), ("from=x", "from"), ("a=b", "query")] {
+        for (query, field) in [
+            ("deny_status=200", "deny_status"),
+            ("from=x", "from"),
+            ("a=b", "query"),
+        ] {
             assert_eq!(deny(query).unwrap_err().field, field);
         }
     }

@@ -52,18 +52,42 @@ impl Refusal {
     fn told(&self) -> (u16, &'static str, String) {
         match self {
             Refusal::Bad(bad) if bad.field.is_empty() => (400, "bad_request", bad.reason.clone()),
-            Refusal::Bad(bad) => (400, "bad_request", format!("`{}`: {}", bad.field, bad.reason)),
-            Refusal::Body(error @ BodyError::TooLarge { .. }) => (413, "too_large", error.to_string()),
+            Refusal::Bad(bad) => (
+                400,
+                "bad_request",
+                format!("`{}`: {}", bad.field, bad.reason),
+            ),
+            Refusal::Body(error @ BodyError::TooLarge { .. }) => {
+                (413, "too_large", error.to_string())
+            }
             Refusal::Body(error @ BodyError::TooSlow) => (408, "too_slow", error.to_string()),
             Refusal::Body(error @ BodyError::Broken) => (400, "bad_request", error.to_string()),
-            Refusal::NoSuchPath => {
-                (404, "not_found", "there is nothing here; see /openapi.json".to_owned())
-            }
+            Refusal::NoSuchPath => (
+                404,
+                "not_found",
+                "there is nothing here; see /openapi.json".to_owned(),
+            ),
             Refusal::Method { allow } => (405, "method_not_allowed", format!("write {allow}")),
-            Refusal::Token => (401, "unauthorized", "send the admin token as a bearer token".to_owned()),
-            Refusal::Host => (421, "misdirected", "this host name is not one of ours".to_owned()),
-            Refusal::Origin => (403, "forbidden", "not from a page of another origin".to_owned()),
-            Refusal::Store => (503, "store_unavailable", "the store gave no answer".to_owned()),
+            Refusal::Token => (
+                401,
+                "unauthorized",
+                "send the admin token as a bearer token".to_owned(),
+            ),
+            Refusal::Host => (
+                421,
+                "misdirected",
+                "this host name is not one of ours".to_owned(),
+            ),
+            Refusal::Origin => (
+                403,
+                "forbidden",
+                "not from a page of another origin".to_owned(),
+            ),
+            Refusal::Store => (
+                503,
+                "store_unavailable",
+                "the store gave no answer".to_owned(),
+            ),
             Refusal::Internal => (500, "internal", "this is our fault; see the log".to_owned()),
         }
     }
@@ -120,7 +144,10 @@ mod tests {
     #[test]
     fn a_fault_names_its_field_and_carries_an_id() {
         let id = Ids::random().unwrap().next();
-        let bad = BadInput { field: "attributes.ip".into(), reason: "\"x\" is no address".into() };
+        let bad = BadInput {
+            field: "attributes.ip".into(),
+            reason: "\"x\" is no address".into(),
+        };
         let answer = Refusal::Bad(bad).answer(&id);
         assert_eq!(answer.status(), 400);
         assert_eq!(answer.headers()["x-tidegate-id"], id.as_str());

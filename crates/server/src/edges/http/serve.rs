@@ -48,7 +48,10 @@ impl Handler for Public {
         let (parts, body) = request.into_parts();
         let id = service.ids.next();
         let (edge, answered) = match parts.uri.path() {
-            "/v1/auth" => (Edge::Auth, auth::serve::answer(service, &id, peer, &parts).await),
+            "/v1/auth" => (
+                Edge::Auth,
+                auth::serve::answer(service, &id, peer, &parts).await,
+            ),
             path => (Edge::Http, route(service, &id, path, &parts, body).await),
         };
         let answer = answered.unwrap_or_else(|refusal| refusal.answer(&id));
@@ -79,9 +82,8 @@ async fn route(
             Phase::Serving => status_answer(StatusCode::OK, "ready", id),
             _ => status_answer(StatusCode::SERVICE_UNAVAILABLE, "draining", id),
         }),
-        "/openapi.json" => {
-            get(parts).map(|()| json_answer(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes()), id))
-        }
+        "/openapi.json" => get(parts)
+            .map(|()| json_answer(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes()), id)),
         _ => Err(Refusal::NoSuchPath),
     }
 }
@@ -117,17 +119,30 @@ async fn ask(
     let body = posted(parts, body).await?;
     match wire::asked(&body)? {
         Asked::One(_) if body.len() > body::SMALL => {
-            Err(Refusal::Body(body::BodyError::TooLarge { most: body::SMALL }))
+            Err(Refusal::Body(body::BodyError::TooLarge {
+                most: body::SMALL,
+            }))
         }
         Asked::One(ask) if verb == Verb::Explain => {
             let explained = explain::json(&service.limiter.view().explain(ask.request));
-            Ok(json_answer(StatusCode::OK, explained.to_string().into(), id))
+            Ok(json_answer(
+                StatusCode::OK,
+                explained.to_string().into(),
+                id,
+            ))
         }
         Asked::One(ask) => one(service, id, verb, parts, *ask, &body).await,
         Asked::Many(asks) if verb == Verb::Explain => {
             let view = service.limiter.view();
-            let all: Vec<_> = asks.into_iter().map(|ask| explain::json(&view.explain(ask.request))).collect();
-            Ok(json_answer(StatusCode::OK, json!(all).to_string().into(), id))
+            let all: Vec<_> = asks
+                .into_iter()
+                .map(|ask| explain::json(&view.explain(ask.request)))
+                .collect();
+            Ok(json_answer(
+                StatusCode::OK,
+                json!(all).to_string().into(),
+                id,
+            ))
         }
         Asked::Many(asks) => many(service, id, verb, asks, &body).await,
     }
@@ -156,7 +171,14 @@ async fn one(
 }
 
 /// A decision on the wire.
-pub(crate) fn decided(Decided { status, headers, body }: Decided, id: &Id) -> Answer {
+pub(crate) fn decided(
+    Decided {
+        status,
+        headers,
+        body,
+    }: Decided,
+    id: &Id,
+) -> Answer {
     let mut answer = Response::new(Full::new(body));
     *answer.status_mut() = status;
     *answer.headers_mut() = headers;
@@ -174,7 +196,10 @@ async fn many(
 ) -> Result<Answer, Refusal> {
     let begun = std::time::Instant::now();
     let view = service.limiter.view();
-    let peeks: Vec<bool> = asks.iter().map(|ask| ask.peek || verb == Verb::Peek).collect();
+    let peeks: Vec<bool> = asks
+        .iter()
+        .map(|ask| ask.peek || verb == Verb::Peek)
+        .collect();
     let receipts: Vec<bool> = asks.iter().map(|ask| ask.receipt).collect();
     let decisions = decide_each(&view, asks, &peeks).await;
     service.metrics.took(Edge::Http, begun.elapsed());
@@ -236,7 +261,10 @@ async fn refund(
         Ok(Refunded::Already) => "already",
         Ok(Refunded::Lapsed) => "lapsed",
         Err(RefundError::Receipt(error)) => {
-            let bad = BadInput { field: "receipt".to_owned(), reason: error.to_string() };
+            let bad = BadInput {
+                field: "receipt".to_owned(),
+                reason: error.to_string(),
+            };
             return Err(bad.into());
         }
         Err(RefundError::Store(error)) => return Err(no_store(error)),
