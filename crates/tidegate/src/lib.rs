@@ -35,6 +35,7 @@ pub mod http;
 pub mod identity;
 mod limiter;
 pub mod live;
+pub mod observe;
 mod policy;
 mod receipt;
 mod secret;
