@@ -80,7 +80,10 @@ impl Bench {
     }
 
     pub fn replace(&self, policy: Policy) {
-        let replaced = self.limiter.policy().replace_with(|| Ok::<_, String>(policy));
+        let replaced = self
+            .limiter
+            .policy()
+            .replace_with(|| Ok::<_, String>(policy));
         replaced.unwrap();
     }
 

@@ -29,6 +29,7 @@ pub(crate) struct Admin {
     pub(crate) service: Arc<Service>,
     pub(crate) live: Arc<Live>,
     pub(crate) guard: Guard,
+    pub(crate) memory_cap: u64,
 }
 
 impl Handler for Admin {
@@ -96,8 +97,11 @@ impl Admin {
         let facts = StoreFacts {
             keys: stats.keys,
             bytes: stats.bytes,
-            cap_bytes: stats.cap,
-            overflowed: stats.overflowed,
+            cap_bytes: self.memory_cap,
+            overflowed: stats.overflow,
+            swept: stats.swept,
+            converted: stats.converted,
+            clock_steps: stats.clock_steps,
         };
         let page = self
             .service
