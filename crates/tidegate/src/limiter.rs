@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tidegate_core::engine::{self, ApiKey, Decision, Plan, Request, Stance};
 use tidegate_core::event::{Event, Observer};
-use tidegate_core::rules::Listed;
+use tidegate_core::rules::{Explanation, Listed};
 use tidegate_core::store::{ChargeSet, Inspection, Outcome, Refunded, Store, StoreError};
 use tidegate_core::subject::FingerprintKey;
 use tidegate_core::units::Nanos;
@@ -219,6 +219,11 @@ impl<S> View<'_, S> {
     /// The rules and keys of that moment.
     pub fn policy(&self) -> &Versioned<Policy> {
         &self.policy
+    }
+
+    /// Which rules apply to a request and why the others do not. Charges nothing.
+    pub fn explain(&self, request: Request<'_>) -> Explanation {
+        self.policy.rules.explain(&self.identified(request))
     }
 
     /// The request with its address in canonical form and its key looked up.

@@ -79,7 +79,14 @@ fn a_thousand_reloads_under_load_half_of_them_broken() {
                     assert!(decision.allowed());
                     let versions: Vec<_> = decision
                         .limits()
-                        .map(|view| view.rule.name().as_str().rsplit('-').next().map(str::to_owned))
+                        .map(|view| {
+                            view.rule
+                                .name()
+                                .as_str()
+                                .rsplit('-')
+                                .next()
+                                .map(str::to_owned)
+                        })
                         .collect();
                     assert_eq!(versions.len(), 2);
                     assert_eq!(versions[0], versions[1], "two versions in one decision");
@@ -120,7 +127,11 @@ fn a_file_cut_anywhere_is_refused_or_complete() {
         }
     }
     // What is accepted are whole rules: all of them, or a file that ends after the first.
-    assert!(accepted.iter().any(|(end, rules)| (*end, *rules) == (whole.len(), 2)));
+    assert!(
+        accepted
+            .iter()
+            .any(|(end, rules)| (*end, *rules) == (whole.len(), 2))
+    );
     for (end, _) in accepted {
         let text = whole[..end].trim_end();
         assert!(text.ends_with('}'), "accepted: {text}");
@@ -130,7 +141,10 @@ fn a_file_cut_anywhere_is_refused_or_complete() {
 #[test]
 fn an_added_key_is_in_force_within_a_second() {
     let folder = tempfile::tempdir().unwrap();
-    let (rules, keys) = (folder.path().join("rules.yaml"), folder.path().join("keys.txt"));
+    let (rules, keys) = (
+        folder.path().join("rules.yaml"),
+        folder.path().join("keys.txt"),
+    );
     let text = "version: 1\ntiers: [free, pro]\nkeys_file: keys.txt\nrules:\n  - name: api\n    \
                 by: api_key|ip\n    rate: 50/hour\n    tiers: { free: 1/hour, pro: 50/hour }\n";
     let line = |key: &str, tier: &str| format!("{}\n", hash_line(key, tier, "acme").unwrap());
@@ -143,7 +157,11 @@ fn an_added_key_is_in_force_within_a_second() {
         let decision = limiter.check_now(request("ip=192.0.2.1 key=new"));
         decision.binding().unwrap().limit.capacity()
     };
-    assert_eq!(capacity(), 1, "an unlisted key counts as absent, in the first tier");
+    assert_eq!(
+        capacity(),
+        1,
+        "an unlisted key counts as absent, in the first tier"
+    );
     fs::write(&keys, line("other", "free") + &line("new", "pro")).unwrap();
     let took = wait_for("new key", || capacity() == 50);
     eprintln!("a new key was in force after {took:?}");
@@ -181,5 +199,7 @@ fn a_vanished_file_leaves_the_last_good_rules() {
     wait_for("stale state", || follower.rules_state() != State::Current);
     assert!(limiter.policy().load().rules.rule("first-1").is_some());
     fs::write(&path, version(2)).unwrap();
-    wait_for("return", || limiter.policy().load().rules.rule("first-2").is_some());
+    wait_for("return", || {
+        limiter.policy().load().rules.rule("first-2").is_some()
+    });
 }

@@ -97,7 +97,7 @@ impl Admin {
             keys: stats.keys,
             bytes: stats.bytes,
             cap_bytes: stats.cap,
-            overflowed: stats.overflowed,
+            overflowed: stats.overflow,
         };
         let page = self
             .service

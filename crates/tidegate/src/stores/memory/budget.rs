@@ -28,6 +28,11 @@ impl Budget {
         }
     }
 
+    /// The most bytes that may be taken.
+    pub(super) fn cap(&self) -> u64 {
+        self.cap
+    }
+
     /// Bytes taken, blocks that wait for use included.
     pub(super) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)

@@ -16,7 +16,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     /// Reads the clock once for all.
-    async fn charge_each(&self, sets: &[ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
         let now = self.clock.now();
         sets.iter()
             .map(|set| Ok(self.charge_at(set, now)))
