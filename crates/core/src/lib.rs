@@ -5,6 +5,8 @@
 
 pub mod algorithms;
 pub mod engine;
+pub mod event;
+pub mod invariants;
 pub mod rules;
 pub mod store;
 pub mod subject;

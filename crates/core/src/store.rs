@@ -259,7 +259,7 @@ pub trait Store: Send + Sync {
     /// Charges several requests, each on its own, in order. One clock reading may serve them all.
     fn charge_each(
         &self,
-        sets: &[ChargeSet<'_>],
+        sets: &[&ChargeSet<'_>],
     ) -> impl Future<Output = Vec<Answer<Outcome>>> + Send {
         async move {
             let mut outcomes = Vec::with_capacity(sets.len());

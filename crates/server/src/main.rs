@@ -1,3 +1,20 @@
-//! The `tidegate` binary.
+//! The `tidegate` binary: the rate limiter as a service, and the commands around it.
 
-fn main() {}
+mod address;
+mod cli;
+mod config;
+mod drain;
+mod edges;
+mod ids;
+mod live;
+mod logs;
+mod net;
+mod service;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    cli::run(cli::Cli::parse()).into()
+}

@@ -1,1 +1,53 @@
 //! Tidegate as a library: the limiter, its stores, live rules and identity.
+//!
+//! The smallest use is a [`Throttle`]: one rate, counted by a key.
+//!
+//! ```
+//! let search = tidegate::Throttle::new("1000/minute burst 200")?;
+//! if search.check("client-17").allows() {
+//!     // serve it
+//! }
+//! # Ok::<(), tidegate::ThrottleError>(())
+//! ```
+//!
+//! A [`Limiter`] decides by rules: who is limited, on what, by how much, several limits at once.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tidegate::{Limiter, Policy, Request, Secret, clock::SystemClock, stores::memory::MemoryStore};
+//!
+//! let text = "version: 1\nrules: [{ name: api, by: user, rate: 2/hour }]";
+//! let rules = tidegate::rules::parse(&[tidegate::rules::SourceFile { name: "rules.yaml", text }])?;
+//! let clock = Arc::new(SystemClock::new());
+//! let store = MemoryStore::new(Arc::clone(&clock));
+//! let limiter = Limiter::new(store, Policy::of(rules), Secret::random()?, clock);
+//!
+//! let ada = || Request::default().with("user", "ada");
+//! assert!(limiter.check_now(ada()).allowed());
+//! assert!(limiter.check_now(ada()).allowed());
+//! let refused = limiter.check_now(ada());
+//! assert_eq!(refused.binding().map(|limit| limit.rule.name().to_string()).as_deref(), Some("api"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod clock;
+pub mod http;
+pub mod identity;
+mod limiter;
+pub mod live;
+pub mod observe;
+mod policy;
+mod receipt;
+mod secret;
+pub mod stores;
+mod throttle;
+
+pub use limiter::{Limiter, RefundError, Standing, View};
+pub use policy::{Follower, LoadError, News, Policy};
+pub use receipt::ReceiptError;
+pub use secret::{Secret, WeakSecret};
+pub use throttle::{Throttle, ThrottleError};
+
+pub use tidegate_core::algorithms::{Retry, Verdict};
+pub use tidegate_core::engine::{ApiKey, Decision, Fate, Request};
+pub use tidegate_core::{algorithms, engine, event, rules, store, units};

@@ -45,7 +45,7 @@ impl Bucket {
     ) -> Option<Self> {
         let shared = gcd(count, window_ticks);
         let (per_tick, per_token) = (count / shared, window_ticks / shared);
-        let most = u128::from(burst) * u128::from(per_token) * 2;
+        let most = (u128::from(burst) * u128::from(per_token)).saturating_mul(2);
         let exact = most < precision.ceiling() && u128::from(per_tick) < precision.ceiling();
         exact.then_some(Bucket {
             per_token,
@@ -55,9 +55,13 @@ impl Bucket {
         })
     }
 
-    /// The same level as a queue that releases at a constant rate and delays no longer than told.
+    /// The same level as a queue that releases at a constant rate and delays no longer than told, nor
+    /// longer than it already did.
     pub(crate) fn queued_at_most(mut self, max_delay_ticks: u64) -> Self {
-        self.queue = Some(Queue { max_delay_ticks });
+        let already = self.queue.map_or(u64::MAX, |queue| queue.max_delay_ticks);
+        self.queue = Some(Queue {
+            max_delay_ticks: max_delay_ticks.min(already),
+        });
         self
     }
 

@@ -1,7 +1,9 @@
 //! A state found under other parameters becomes one under these: units used are kept, rounded up.
 //!
-//! No order between versions of a rule is needed. Alternating versions over-count by less than one
-//! unit per switch and never under-count. Debt survives, up to twice the new capacity.
+//! No order between versions of a rule is needed. Alternating versions never under-count; buckets
+//! over-count by less than one unit per switch, and where their ticks differ by what drains in the
+//! coarser one. Windows of other lengths count each unit as late as it can have been. Debt survives,
+//! up to twice the new capacity.
 
 use super::limit::Shape;
 use super::{Limit, LogEntry, Meter, State};
@@ -16,40 +18,38 @@ impl Limit {
         let at = old.advance(&mut state, now);
         // A state frozen ahead of the clock stays where it is; a coarser tick never reads earlier.
         let seen = old.tick.start(at.settled.tick).max(now);
-        let tick = ceil(self.tick, seen);
-        let here = |there: u64| ceil(self.tick, old.tick.start(there));
+        let tick = self.tick.floor(seen);
+        // Rounded up, or to the last tick that the old one touches: always to what counts longer.
+        let first = |there: u64| ceil(self.tick, old.tick.start(there));
+        let last = |there: u64| {
+            let next = old.tick.start(there.saturating_add(1));
+            self.tick.floor(next.since(Nanos::new(1)))
+        };
         match (&self.shape, &old.shape, &state) {
             (Shape::Bucket(new), Shape::Bucket(was), State::Bucket(level)) => {
-                State::Bucket(new.adopt(was, level, tick))
+                State::Bucket(new.adopt(was, level, ceil(self.tick, seen)))
             }
             (Shape::Fixed(new), Shape::Fixed(_), State::Fixed(held)) => {
-                let (start, end) = new.frame.bounds(self.tick.floor(seen));
-                let mut kept = new.fresh(self.tick.floor(seen));
-                kept.end = end;
-                if here(held.end) > start {
-                    kept.count = super::add_clamped(held.count, 0, new.limit);
-                    kept.next = super::add_clamped(held.next, 0, new.limit);
-                }
-                State::Fixed(kept)
+                let guard_known = self.guard() <= old.guard();
+                State::Fixed(new.adopt(held, first(held.end), guard_known, tick))
             }
             (Shape::Sliding(new), Shape::Sliding(was), State::Sliding(held)) => {
-                let tick = self.tick.floor(seen);
-                State::Sliding(new.adopt(here(held.index * was.width()), held, tick))
+                State::Sliding(new.adopt(first(held.index * was.width()), held, tick))
             }
             (Shape::Strict(new), Shape::Strict(was), State::Strict(held)) => {
-                let oldest = held.index.saturating_sub(held.counts.len() as u64 - 1);
-                let parts =
-                    (oldest..=held.index)
-                        .zip(held.counts.iter().rev())
-                        .map(|(part, count)| {
-                            let last = old.tick.start((part + 1) * was.part());
-                            (self.tick.floor(Nanos::new(last.get() - 1)), *count)
-                        });
-                State::Strict(new.adopt(parts, self.tick.floor(seen)))
+                let newest_first = (0..).zip(held.counts);
+                let parts = newest_first.map(|(age, count)| {
+                    // A clock set back to the epoch leaves counts that are older than time.
+                    let part = held.index.saturating_sub(age);
+                    let end = part.saturating_add(1).saturating_mul(was.part());
+                    (last(end - 1), count)
+                });
+                State::Strict(new.adopt(parts, tick))
             }
             (Shape::Log(new), Shape::Log(_), State::Log(held)) => {
+                // A stamp rounded up to a coarse grain may lie ahead, but its charge never did.
                 State::Log(new.adopt(held.entries().map(|entry| LogEntry {
-                    stamp: here(entry.stamp),
+                    stamp: last(entry.stamp).min(tick),
                     ..entry
                 })))
             }

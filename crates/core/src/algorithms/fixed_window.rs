@@ -28,6 +28,16 @@ pub struct FixedState {
 }
 
 impl FixedWindow {
+    /// The latest tick that a state is known to have seen: the beginning of its window, or that of
+    /// its guard if something was admitted there.
+    fn reached(&self, state: &FixedState) -> u64 {
+        let began = self.frame.start_of(state.end);
+        match state.next {
+            0 => began,
+            _ => began.max(state.end.saturating_sub(self.guard)),
+        }
+    }
+
     fn guarded(&self, end: u64, tick: u64) -> bool {
         self.guard > 0 && end - tick <= self.guard
     }
@@ -54,15 +64,21 @@ impl Meter for FixedWindow {
 
     fn advance(&self, state: &mut FixedState, tick: u64, patience: u64) -> Settled {
         let (start, end) = self.frame.bounds(tick);
-        if state.end == end {
-            return Settled::at(tick);
+        if state.end == end && state.next == 0 {
+            return Settled::at(tick); // nearly always
         }
-        if state.end > end {
-            let began = self.frame.start_of(state.end);
-            if began.saturating_sub(tick) <= patience {
-                return Settled::frozen_at(began.max(tick));
+        if state.end >= end {
+            let reached = self.reached(state);
+            if reached <= tick {
+                return Settled::at(tick);
+            }
+            if reached - tick <= patience {
+                return Settled::frozen_at(reached);
             }
             state.end = end;
+            if !self.guarded(end, tick) {
+                state.next = 0;
+            }
             return Settled::stepped_to(tick);
         }
         state.count = if state.end == start { state.next } else { 0 };
@@ -128,11 +144,37 @@ impl Meter for FixedWindow {
     }
 
     fn merge(&self, state: &mut FixedState, other: &FixedState, _tick: u64) {
-        if other.end > state.end {
-            *state = *other;
-        } else if other.end == state.end {
-            state.count = self.add(0, u64::from(state.count.max(other.count)));
-            state.next = self.add(0, u64::from(state.next.max(other.next)));
+        // The older of the two may have handed on to the newer window what its guard held.
+        let newest = self.frame.start_of(state.end.max(other.end));
+        let mut other = *other;
+        self.advance(&mut other, newest, u64::MAX);
+        self.advance(state, newest, u64::MAX);
+        state.count = self.add(0, u64::from(state.count.max(other.count)));
+        state.next = self.add(0, u64::from(state.next.max(other.next)));
+    }
+}
+
+impl FixedWindow {
+    /// The count of another window, which ended at `old_end` in this limit's ticks, goes into the one
+    /// that holds `tick`. What of it this guard hands on is known only if the edge is the same and
+    /// the old guard was no narrower; else all of it, which counts too much rather than too little.
+    pub(crate) fn adopt(
+        &self,
+        old_state: &FixedState,
+        old_end: u64,
+        guard_known: bool,
+        tick: u64,
+    ) -> FixedState {
+        let mut state = self.holding(tick, u64::from(old_state.count));
+        if self.guarded(state.end, tick) {
+            let known = guard_known && old_end == state.end;
+            let next = if known {
+                old_state.next
+            } else {
+                old_state.count
+            };
+            state.next = self.add(0, u64::from(next));
         }
+        state
     }
 }

@@ -321,11 +321,43 @@ impl Limit {
         self.per
     }
 
+    /// The grain in which it reads time.
+    pub fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    /// A fixed window: the first instant of the one that holds `at`, and the first after it.
+    pub fn window_at(&self, at: Nanos) -> Option<(Nanos, Nanos)> {
+        let Shape::Fixed(window) = &self.shape else {
+            return None;
+        };
+        let (start, end) = window.frame.bounds(self.tick.floor(at));
+        Some((self.tick.start(start), self.tick.start(end)))
+    }
+
+    /// A fixed window: the margin that is charged to both sides of an edge. Else zero.
+    pub fn guard(&self) -> Nanos {
+        match &self.shape {
+            Shape::Fixed(window) => self.tick.start(window.guard),
+            _ => Nanos::ZERO,
+        }
+    }
+
     /// How long an empty limit takes to hold its whole capacity again, for headers.
     pub fn full_window(&self) -> Nanos {
         let whole = u128::from(self.capacity()) * u128::from(self.per.get());
         let span = whole.div_ceil(u128::from(self.count));
         Nanos::new(u64::try_from(span).unwrap_or(u64::MAX))
+    }
+
+    /// Whether each subject has windows of its own.
+    pub fn is_staggered(&self) -> bool {
+        self.stagger
+    }
+
+    /// Whether an admitted request may be told to wait.
+    pub fn is_queue(&self) -> bool {
+        matches!(&self.shape, Shape::Bucket(bucket) if bucket.is_queue())
     }
 
     /// This limit for one subject: a staggered window begins where the subject's hash puts it.
@@ -374,7 +406,7 @@ impl Limit {
         match with!(self, state, |meter, inner| meter.wait(inner, tick, cost)) {
             Wait::None => Verdict::Allow { delay: Nanos::ZERO },
             Wait::NoneButDelayed(until) => Verdict::Allow {
-                delay: self.until(at, until),
+                delay: self.delay(at, until),
             },
             Wait::Until(until) => Verdict::Deny {
                 retry: Retry::After(self.until(at, until)),
@@ -387,6 +419,13 @@ impl Limit {
 
     fn until(&self, at: Moment, tick: u64) -> Nanos {
         self.tick.start(tick).since(at.now)
+    }
+
+    /// While time stands still for a queue it stands still for those who wait in it too: the gap to
+    /// the clock is no part of their delay, or it could exceed the longest one permitted.
+    fn delay(&self, at: Moment, tick: u64) -> Nanos {
+        let from = self.tick.start(at.settled.tick).max(at.now);
+        self.tick.start(tick).since(from)
     }
 
     /// Charges `cost` whether it fits or not. Call it only after [`Limit::judge`] allowed, or to
@@ -480,7 +519,7 @@ impl Shape {
             return Some(Shape::Fixed(FixedWindow {
                 limit: spec.count,
                 frame,
-                guard: tick.floor(spec.guard),
+                guard: spec.guard.get().div_ceil(tick.nanos()),
             }));
         }
         let width = whole(spec.window.length())?;

@@ -81,6 +81,10 @@ pub struct Moment {
 
 impl Moment {
     /// Whether stored time was so far ahead that it had to be set back: worth an alarm.
+    ///
+    /// The state must then be written back even if the request is refused, the one write a refusal
+    /// makes. Else every request finds the same future time, moves it to its own present with
+    /// nothing drained, and is refused until that future comes.
     pub const fn stepped_back(&self) -> bool {
         self.settled.stepped
     }

@@ -3,7 +3,7 @@
 //!
 //! At most [`MOST_ENTRIES`] entries a subject. A limit above that rounds its stamps up to a grain so
 //! that they merge: it still never passes more than the limit, and forgets an entry up to one grain
-//! late.
+//! late. Debt that would need more entries is counted with the next younger one.
 
 use std::collections::VecDeque;
 
@@ -62,10 +62,35 @@ impl LogState {
                 self.sum += u64::from(added);
             }
             _ => {
+                if self.is_full() {
+                    self.fold_oldest();
+                }
                 self.entries.push_back(new);
                 self.sum += u64::from(new.units);
             }
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.entries.len() as u64 >= MOST_ENTRIES
+    }
+
+    /// Makes room by counting the oldest entry with the one after it, a little too long. Only debt
+    /// and merging ever need it: an admission always finds room.
+    fn fold_oldest(&mut self) {
+        let Some(oldest) = self.entries.pop_front() else {
+            return;
+        };
+        let Some(next) = self.entries.front_mut() else {
+            return;
+        };
+        let sum = next.units.saturating_add(oldest.units);
+        self.sum -= u64::from(next.units) + u64::from(oldest.units) - u64::from(sum);
+        next.units = sum;
+    }
+
+    fn newest(&self) -> Option<u64> {
+        self.entries.back().map(|entry| entry.stamp)
     }
 }
 
@@ -103,16 +128,18 @@ impl Meter for SlidingLog {
 
     fn advance(&self, state: &mut LogState, tick: u64, patience: u64) -> Settled {
         let mut settled = Settled::at(tick);
-        if let Some(newest) = state.entries.back().map(|entry| entry.stamp) {
+        if let Some(newest) = state.newest() {
             // A rounded stamp lies up to a grain ahead of the moment it was made.
             let seen = newest.saturating_sub(self.grain - 1);
             if seen > tick && seen - tick <= patience {
                 settled = Settled::frozen_at(seen);
             } else if seen > tick {
                 let back = newest - self.stamp(tick);
-                for entry in &mut state.entries {
-                    entry.stamp = entry.stamp.saturating_sub(back);
-                }
+                let shifted = state.entries().map(|entry| LogEntry {
+                    stamp: entry.stamp.saturating_sub(back),
+                    ..entry
+                });
+                *state = LogState::from_entries(shifted.collect());
                 settled = Settled::stepped_to(tick);
             }
         }
@@ -149,10 +176,8 @@ impl Meter for SlidingLog {
     }
 
     fn fresh_at(&self, state: &LogState, tick: u64) -> u64 {
-        state
-            .entries
-            .back()
-            .map_or(tick, |entry| entry.stamp.saturating_add(self.width))
+        let leaves = |newest: u64| newest.saturating_add(self.width);
+        state.newest().map_or(tick, leaves)
     }
 
     fn spend(&self, state: &mut LogState, tick: u64, units: u64) {
@@ -188,13 +213,25 @@ impl Meter for SlidingLog {
     }
 
     fn merge(&self, state: &mut LogState, other: &LogState, _tick: u64) {
+        let mut other = other.clone();
+        let newest = state.newest().max(other.newest()).unwrap_or(0);
+        let seen = newest.saturating_sub(self.grain - 1);
+        self.advance(&mut other, seen, u64::MAX);
+        self.advance(state, seen, u64::MAX);
+        // A full log has folded what is older than its oldest entry, and refuses for as long as that
+        // lasts: to count those again would make a second merge more than one.
+        let full = [&*state, &other].into_iter().filter(|log| log.is_full());
+        let since = full.filter_map(|log| log.entries.front()).map(|e| e.stamp);
+        let since = since.max().unwrap_or(0);
         let mut union: Vec<LogEntry> = state.entries().collect();
+        let mine = union.len();
         for theirs in other.entries() {
-            match union.iter_mut().find(|mine| mine.stamp == theirs.stamp) {
-                Some(mine) => mine.units = mine.units.max(theirs.units),
-                None => union.push(theirs),
+            match union[..mine].binary_search_by_key(&theirs.stamp, |e| e.stamp) {
+                Ok(same) => union[same].units = union[same].units.max(theirs.units),
+                Err(_) => union.push(theirs),
             }
         }
+        union.retain(|entry| entry.stamp >= since);
         *state = LogState::from_entries(union);
     }
 }

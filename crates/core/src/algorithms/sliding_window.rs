@@ -32,6 +32,12 @@ impl SlidingWindow {
         (most < precision.ceiling()).then_some(SlidingWindow { limit, width })
     }
 
+    /// The first tick of the window `ahead` of the current one, or the end of time.
+    fn start_of(&self, state: &SlidingState, ahead: u64) -> u64 {
+        let index = state.index.saturating_add(ahead);
+        index.saturating_mul(self.width)
+    }
+
     /// Of the previous window, what still weighs at `tick`, times `width`.
     fn weighed(&self, state: &SlidingState, tick: u64) -> u64 {
         let left = self.width - (tick - state.index * self.width);
@@ -86,14 +92,14 @@ impl Meter for SlidingWindow {
         if (current + cost) * width + self.weighed(state, tick) <= limit * width {
             return Wait::None;
         }
-        let next = (state.index + 1) * width;
+        let next = self.start_of(state, 1);
         if current + cost <= limit {
             // Wait for enough of the previous window to leave while this one lasts.
             Wait::Until(next - (limit - current - cost) * width / previous)
         } else {
             // Wait into the next window, where today's count is the part that leaves.
             let room = (limit - cost) * width / current;
-            Wait::Until(next + width.saturating_sub(room))
+            Wait::Until(next.saturating_add(width - room))
         }
     }
 
@@ -104,8 +110,8 @@ impl Meter for SlidingWindow {
     fn fresh_at(&self, state: &SlidingState, tick: u64) -> u64 {
         match (state.current, state.previous) {
             (0, 0) => tick,
-            (0, _) => (state.index + 1) * self.width,
-            _ => (state.index + 2) * self.width,
+            (0, _) => self.start_of(state, 1),
+            _ => self.start_of(state, 2),
         }
     }
 
@@ -115,11 +121,10 @@ impl Meter for SlidingWindow {
 
     fn refund(&self, state: &mut SlidingState, _tick: u64, charged: u64, units: u64) {
         let units = u32::try_from(units).unwrap_or(u32::MAX);
-        let index = charged / self.width;
-        if index == state.index {
-            state.current = state.current.saturating_sub(units);
-        } else if index + 1 == state.index {
-            state.previous = state.previous.saturating_sub(units);
+        match state.index.checked_sub(charged / self.width) {
+            Some(0) => state.current = state.current.saturating_sub(units),
+            Some(1) => state.previous = state.previous.saturating_sub(units),
+            _ => {}
         }
     }
 

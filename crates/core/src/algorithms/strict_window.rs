@@ -38,6 +38,12 @@ impl StrictWindow {
         })
     }
 
+    /// The first tick of the part `ahead` of the newest one, or the end of time.
+    fn start_of(&self, state: &StrictState, ahead: u64) -> u64 {
+        let index = state.index.saturating_add(ahead);
+        index.saturating_mul(self.part)
+    }
+
     fn sum(&self, counts: &[u32]) -> u64 {
         counts.iter().copied().map(u64::from).sum()
     }
@@ -100,7 +106,7 @@ impl Meter for StrictWindow {
                 break;
             }
         }
-        Wait::Until((state.index + waited) * self.part)
+        Wait::Until(self.start_of(state, waited))
     }
 
     fn remaining(&self, state: &StrictState, tick: u64) -> u64 {
@@ -109,7 +115,7 @@ impl Meter for StrictWindow {
 
     fn fresh_at(&self, state: &StrictState, tick: u64) -> u64 {
         match state.counts.iter().position(|count| *count > 0) {
-            Some(age) => (state.index - age as u64 + PARTS + 1) * self.part,
+            Some(age) => self.start_of(state, PARTS + 1 - age as u64),
             None => tick,
         }
     }

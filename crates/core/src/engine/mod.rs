@@ -3,6 +3,13 @@
 //! [`plan`] says what to charge, [`settle`] says what it means. Both are pure: the limiter in between
 //! does the I/O. Neither knows which store answers or which edge asks.
 
+mod decision;
+mod plan;
 mod request;
+mod settle;
+mod subject;
 
-pub use request::{ApiKey, Request};
+pub use decision::{Decision, Fate, LimitView};
+pub use plan::{Origin, Plan, Stance, plan};
+pub use request::{ApiKey, Edge, Request};
+pub use settle::{settle, settle_listed};

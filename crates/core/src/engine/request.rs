@@ -3,25 +3,52 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use smallvec::SmallVec;
-
 use crate::units::{Cost, Nanos};
 
-/// A request to be decided, already identified: addresses are canonical and keys are digests.
+/// A request to be decided. Edges fill in what they saw; the limiter makes addresses canonical and
+/// looks keys up, both under the rules it will decide by.
 #[derive(Clone, Debug, Default)]
 pub struct Request<'a> {
-    /// The client's address in canonical form (mapped addresses unwrapped, IPv6 cut to its prefix).
+    /// Which door it came through, for metrics and logs.
+    pub edge: Edge,
+    /// The client's address.
     pub ip: Option<IpAddr>,
-    /// The client's API key, if it is one that counts.
+    /// The client's API key. Where keys are listed, one that is not counts as absent.
     pub api_key: Option<ApiKey<'a>>,
     /// Every other attribute. A name given twice keeps its first value.
-    pub attributes: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 8]>,
+    pub attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     /// What the rules without a unit are charged; one if absent.
     pub cost: Option<Cost>,
     /// What the rules with a unit are charged, by unit. Units not named are not charged.
-    pub costs: SmallVec<[(Cow<'a, str>, Cost); 2]>,
+    pub costs: Vec<(Cow<'a, str>, Cost)>,
     /// For callers that cannot wait: the longest delay they take where a rule names none.
     pub patience: Option<Nanos>,
+}
+
+/// The doors a request can come through.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Edge {
+    /// A call in the same program.
+    #[default]
+    Library,
+    /// `POST /v1/check` and its kin.
+    Http,
+    /// A proxy's sub-request.
+    Auth,
+}
+
+impl Edge {
+    /// Every edge.
+    pub const ALL: [Edge; 3] = [Edge::Library, Edge::Http, Edge::Auth];
+
+    /// The name in metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Edge::Library => "library",
+            Edge::Http => "http",
+            Edge::Auth => "auth",
+        }
+    }
 }
 
 /// An API key: never the key itself.

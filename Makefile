@@ -1,0 +1,24 @@
+# Two commands matter: `make run` starts the service on memory, `make test` proves it works.
+# Each installs what it needs and is missing.
+
+.PHONY: run test lint bench tools clean
+
+run:
+	cargo run --release --locked --bin tidegate -- serve
+
+test: tools lint
+	cargo test --workspace --locked
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+bench: tools
+	bench/run
+
+tools:
+	scripts/tools
+
+clean:
+	cargo clean

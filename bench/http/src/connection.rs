@@ -1,0 +1,150 @@
+//! One keep-alive connection of the load: sends a request, reads its answer, never waits.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use mio::net::TcpStream;
+
+/// What came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The request may pass.
+    Admitted,
+    /// It may not, by status 429 or by `"allowed":false`.
+    Refused,
+}
+
+/// A connection with at most one request under way.
+pub(crate) struct Connection {
+    /// The socket, for registration with the poll.
+    pub(crate) stream: TcpStream,
+    /// From when the wait for the present answer is counted.
+    pub(crate) due: Instant,
+    unsent: Vec<u8>,
+    received: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects; the connection is usable at once on loopback.
+    pub(crate) fn open(address: SocketAddr) -> io::Result<Self> {
+        let stream = std::net::TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Connection {
+            stream: TcpStream::from_std(stream),
+            due: Instant::now(),
+            unsent: Vec::new(),
+            received: Vec::with_capacity(1 << 16),
+        })
+    }
+
+    /// Sends a request whose answer is counted from `due`.
+    pub(crate) fn send(&mut self, request: &[u8], due: Instant) -> io::Result<()> {
+        self.due = due;
+        let sent = match self.stream.write(request) {
+            Ok(sent) => sent,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error),
+        };
+        self.unsent.extend_from_slice(&request[sent..]);
+        Ok(())
+    }
+
+    /// Moves bytes until the socket has no more; the answer, if it is complete.
+    pub(crate) fn progress(&mut self) -> io::Result<Option<Answer>> {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let mut piece = [0; 1 << 16];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Err(io::Error::other("the server closed a connection")),
+                Ok(length) => self.received.extend_from_slice(&piece[..length]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+            // A short read has emptied the socket; asking again would cost a call for nothing.
+            if let Some(answer) = answer(&self.received)? {
+                self.received.clear();
+                return Ok(Some(answer));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The answer at the start of `bytes`, once its body is whole.
+fn answer(bytes: &[u8]) -> io::Result<Option<Answer>> {
+    let Some(head_length) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
+        return Ok(None);
+    };
+    let (head, body) = (&bytes[..head_length], &bytes[head_length + 4..]);
+    let length =
+        content_length(head).ok_or_else(|| io::Error::other("an answer without content-length"))?;
+    if body.len() < length {
+        return Ok(None);
+    }
+    match head.get(9..12) {
+        Some(b"429") => Ok(Some(Answer::Refused)),
+        Some(b"200") if starts_refused(body) => Ok(Some(Answer::Refused)),
+        Some(b"200") => Ok(Some(Answer::Admitted)),
+        _ => Err(io::Error::other(format!(
+            "unexpected answer: {}",
+            String::from_utf8_lossy(bytes)
+        ))),
+    }
+}
+
+fn content_length(head: &[u8]) -> Option<usize> {
+    let head = str::from_utf8(head).ok()?;
+    let mut fields = head.split("\r\n").filter_map(|line| line.split_once(':'));
+    let (_, value) = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?;
+    value.trim().parse().ok()
+}
+
+/// Peers that answer 200 to everything say so in the first member of the body.
+fn starts_refused(body: &[u8]) -> bool {
+    body.starts_with(b"{\"allowed\":false")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(bytes: &str, want: Option<Answer>) {
+        assert_eq!(answer(bytes.as_bytes()).unwrap(), want);
+    }
+
+    #[test]
+    fn an_answer_is_complete_with_its_body() {
+        check("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{", None);
+        check(
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+            Some(Answer::Admitted),
+        );
+    }
+
+    #[test]
+    fn a_refusal_is_429_or_says_so_in_its_body() {
+        check(
+            "HTTP/1.1 429 Too Many\r\ncontent-length: 0\r\n\r\n",
+            Some(Answer::Refused),
+        );
+        let body = "{\"allowed\":false}";
+        check(
+            &format!("HTTP/1.1 200 OK\r\ncontent-length: 17\r\n\r\n{body}"),
+            Some(Answer::Refused),
+        );
+    }
+
+    #[test]
+    fn any_other_status_stops_the_run() {
+        assert!(answer(b"HTTP/1.1 400 Bad\r\ncontent-length: 0\r\n\r\n").is_err());
+    }
+}

@@ -1,0 +1,90 @@
+//! The HTTP check: Tidegate beside a bare hyper handler and `throttlecrab-server`.
+//!
+//! Servers are pinned to the first core, the load to the second; everything stays on loopback.
+
+mod connection;
+mod load;
+mod measure;
+mod server;
+mod tables;
+mod target;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs, io};
+
+use bench_report::Options;
+use clap::Parser;
+
+use measure::Effort;
+use tables::Answered;
+use target::{Question, Target};
+
+/// Measures servers that answer rate limit checks over HTTP
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// The tidegate binary; without it its rows are absent
+    #[arg(long, value_name = "FILE")]
+    tidegate: Option<PathBuf>,
+    /// The throttlecrab-server binary; without it its rows are absent
+    #[arg(long, value_name = "FILE")]
+    throttlecrab: Option<PathBuf>,
+}
+
+fn main() -> io::Result<()> {
+    let arguments = Arguments::parse();
+    let options = &arguments.options;
+    let length = options.round(Duration::from_millis(400), Duration::from_secs(2));
+    let effort = Effort {
+        rounds: options.rounds(),
+        length,
+    };
+    // Both before the load is pinned: the page counts the cores, and servers would inherit its core.
+    let mut page = options.page("http");
+    let work = env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
+    fs::create_dir_all(&work)?;
+    let targets = targets(&arguments, &work)?;
+    if let Some(second) = core_affinity::get_core_ids().unwrap_or_default().get(1) {
+        core_affinity::set_for_current(*second);
+    }
+
+    let answered = |figures| Answered {
+        names: targets.iter().map(|t| t.name).collect(),
+        figures,
+    };
+    let ask = |question| measure::full_load(&targets, question, effort).map(answered);
+    let (admitted, refused) = (ask(Question::Admitted)?, ask(Question::Refused)?);
+    let batch = ask(Question::Batch)?;
+    let half = answered(measure::half_load(&targets, &admitted.figures, effort)?);
+
+    page.table("Admitted, full load", &admitted.table(), NOTE);
+    page.table("Refused, full load", &refused.table(), "");
+    page.table("Admitted, half load", &half.table(), HALF_NOTE);
+    page.table("Batches of 100, full load", &batch.batch_table(), "");
+    page.goals(&tables::goals(&admitted, &refused, &half, &batch));
+    drop(targets);
+    fs::remove_dir_all(&work)?;
+    println!("\nkept as {}", page.save(&options.results)?.display());
+    Ok(())
+}
+
+/// Starts the servers of this run.
+fn targets(arguments: &Arguments, work: &Path) -> io::Result<Vec<Target>> {
+    let mut targets = vec![Target::bare()?];
+    if let Some(program) = &arguments.tidegate {
+        targets.push(Target::tidegate(program, work)?);
+    }
+    if let Some(program) = &arguments.throttlecrab {
+        targets.push(Target::throttlecrab(program)?);
+    }
+    Ok(targets)
+}
+
+const NOTE: &str = "50 keep-alive connections, 1,000 clients in turn; server on one core, load on the \
+    other. CPU-s/M: processor seconds of the server for a million requests, the figure that survives \
+    noise. Medians of interleaved rounds.";
+
+const HALF_NOTE: &str = "Half of what each server answered at full load, at a steady pace; waits counted \
+    from the moment a request was due.";

@@ -1,0 +1,103 @@
+//! The tables and goals of the HTTP check.
+
+use bench_report::{Goal, Table, figure, ratio};
+
+use crate::measure::{Figures, decisions_per_sec};
+use crate::target::{BARE, THROTTLECRAB, TIDEGATE};
+
+/// The rows of every table, whether or not the server was in the run.
+const NAMES: [&str; 3] = [BARE, TIDEGATE, THROTTLECRAB];
+
+/// One question put to every server that was in the run.
+pub(crate) struct Answered {
+    /// The servers, in the order of the figures.
+    pub(crate) names: Vec<&'static str>,
+    /// Their figures; `None` where the question could not be asked.
+    pub(crate) figures: Vec<Option<Figures>>,
+}
+
+impl Answered {
+    fn of(&self, name: &str) -> Option<Figures> {
+        let place = self.names.iter().position(|n| *n == name)?;
+        self.figures[place]
+    }
+
+    fn cpu(&self, name: &str) -> Option<f64> {
+        self.of(name).map(|figures| figures.cpu_secs_per_million)
+    }
+
+    /// Throughput, waits and processor time of every server.
+    pub(crate) fn table(&self) -> Table {
+        let heading = [
+            "server",
+            "requests/s",
+            "p50 ms",
+            "p99 ms",
+            "CPU-s/M",
+            "of bare hyper",
+        ];
+        let mut table = Table::new(heading);
+        for name in NAMES {
+            let part = |part: fn(Figures) -> f64| figure(self.of(name).map(part));
+            table.row([
+                name.to_owned(),
+                part(|f| f.requests_per_sec),
+                part(|f| f.p50_ms),
+                part(|f| f.p99_ms),
+                part(|f| f.cpu_secs_per_million),
+                figure(ratio(self.cpu(name), self.cpu(BARE))),
+            ]);
+        }
+        table
+    }
+
+    /// The same for requests that hold many checks.
+    pub(crate) fn batch_table(&self) -> Table {
+        let mut table = Table::new([
+            "server",
+            "decisions/s",
+            "p50 ms",
+            "p99 ms",
+            "CPU-s/M requests",
+        ]);
+        for name in NAMES.into_iter().filter(|name| *name != THROTTLECRAB) {
+            let part = |part: fn(Figures) -> f64| figure(self.of(name).map(part));
+            table.row([
+                name.to_owned(),
+                figure(decisions_per_sec(self.of(name))),
+                part(|f| f.p50_ms),
+                part(|f| f.p99_ms),
+                part(|f| f.cpu_secs_per_million),
+            ]);
+        }
+        table
+    }
+}
+
+/// What the HTTP edge promises.
+pub(crate) fn goals(
+    admitted: &Answered,
+    refused: &Answered,
+    half: &Answered,
+    batch: &Answered,
+) -> Vec<Goal> {
+    let cpu = |answered: &Answered, to| ratio(answered.cpu(TIDEGATE), answered.cpu(to));
+    let p99 = half.of(TIDEGATE).map(|figures| figures.p99_ms);
+    let decisions = decisions_per_sec(batch.of(TIDEGATE));
+    vec![
+        Goal::at_most("admitted: CPU of bare hyper", cpu(admitted, BARE), 1.15),
+        Goal::at_most("refused: CPU of bare hyper", cpu(refused, BARE), 1.3),
+        Goal::below(
+            "admitted: CPU of throttlecrab-server",
+            cpu(admitted, THROTTLECRAB),
+            1.0,
+        ),
+        Goal::below(
+            "refused: CPU of throttlecrab-server",
+            cpu(refused, THROTTLECRAB),
+            1.0,
+        ),
+        Goal::below("p99 at half load, ms", p99, 1.0),
+        Goal::at_least("decisions/s in batches of 100", decisions, 500_000.0),
+    ]
+}

@@ -1,0 +1,125 @@
+//! Lets the subjects take turns through every scenario.
+
+use std::time::Duration;
+
+use bench_report::{median, spread};
+use bench_subjects::{Allowance, Governor, Harness, Key, Limitador, Subject, Throttlecrab};
+
+use crate::keys;
+use crate::scenario::{Answers, Scenario, Threads};
+use crate::timing::{Contender, Round, Taken};
+
+/// The nanoseconds per decision of every subject in one scenario.
+pub(crate) struct Row {
+    /// The conditions.
+    pub(crate) scenario: Scenario,
+    /// One entry for each subject, in the order of [`NAMES`].
+    pub(crate) cells: Vec<Cell>,
+}
+
+/// One subject in one scenario.
+pub(crate) struct Cell {
+    /// The subject.
+    pub(crate) name: &'static str,
+    /// The median of the rounds; `None` when the subject was not in the run. One thread is timed by
+    /// its processor, two by the wall, because waiting for each other is part of what they cost.
+    pub(crate) nanos: Option<f64>,
+    /// The median by the wall, for comparing one thread with two.
+    pub(crate) wall_nanos: Option<f64>,
+    /// How far the rounds lie apart, relative to the median.
+    pub(crate) spread: Option<f64>,
+}
+
+/// Tidegate's name, known also when it is absent.
+pub(crate) const TIDEGATE: &str = "tidegate";
+
+/// The columns of the tables.
+pub(crate) const NAMES: [&str; 5] = [
+    Harness::NAME,
+    TIDEGATE,
+    Governor::NAME,
+    Throttlecrab::NAME,
+    Limitador::NAME,
+];
+
+/// Runs every scenario. Subjects of the same number of keys are filled once and used for all of them.
+pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for count in [1, 1_000, 1_000_000] {
+        let keys = keys::keys(count);
+        let subjects = filled(Allowance::ADMITS_ALL, &keys);
+        let scenarios = Scenario::all_with(count);
+        rows.extend(
+            scenarios
+                .into_iter()
+                .map(|s| row(s, &subjects, &keys, rounds, length)),
+        );
+    }
+    let refused = Scenario {
+        answers: Answers::Refuses,
+        ..Scenario::plain(1_000)
+    };
+    let keys = keys::keys(refused.keys);
+    let subjects = filled(Allowance::REFUSES, &keys);
+    rows.push(row(refused, &subjects, &keys, rounds, length));
+    rows
+}
+
+/// A fresh instance of every subject in this build, with all keys visited.
+fn filled(allowance: Allowance, keys: &[Key]) -> Vec<Box<dyn Contender>> {
+    let subjects: Vec<Box<dyn Contender>> = vec![
+        Box::new(Harness::new(allowance, keys.len())),
+        Box::new(bench_subjects::Tidegate::new(allowance, keys.len())),
+        Box::new(Governor::new(allowance, keys.len())),
+        Box::new(Throttlecrab::new(allowance, keys.len())),
+        Box::new(Limitador::new(allowance, keys.len())),
+    ];
+    subjects.iter().for_each(|subject| subject.fill(keys));
+    subjects
+}
+
+/// Subjects take turns round by round, so that a disturbance hits all alike.
+fn row(
+    scenario: Scenario,
+    subjects: &[Box<dyn Contender>],
+    keys: &[Key],
+    rounds: usize,
+    length: Duration,
+) -> Row {
+    let orders = scenario.orders();
+    let mut taken = vec![Vec::with_capacity(rounds); subjects.len()];
+    for number in 0..rounds {
+        let start = number as f64 / rounds as f64;
+        let round = Round {
+            keys,
+            orders: &orders,
+            start,
+            calls: scenario.calls,
+            length,
+        };
+        for (subject, taken) in subjects.iter().zip(&mut taken) {
+            taken.push(subject.run(&round));
+        }
+    }
+    let cell = |name| {
+        let place = subjects.iter().position(|subject| subject.name() == name);
+        let taken = place.map_or(&[][..], |place| &taken[place]);
+        cell(name, scenario.threads, taken)
+    };
+    Row {
+        scenario,
+        cells: NAMES.map(cell).into(),
+    }
+}
+
+fn cell(name: &'static str, threads: Threads, taken: &[Taken]) -> Cell {
+    let wall: Vec<f64> = taken.iter().map(|taken| taken.wall_nanos).collect();
+    let cpu: Vec<f64> = taken.iter().map(|taken| taken.cpu_nanos).collect();
+    let shown = if threads == Threads::One { &cpu } else { &wall };
+    Cell {
+        name,
+        nanos: median(shown),
+        wall_nanos: median(&wall),
+        spread: spread(shown),
+    }
+}

@@ -1,0 +1,129 @@
+//! Under which conditions decisions are timed.
+
+use std::fmt;
+
+use crate::keys::{self, Pattern};
+use crate::timing::Calls;
+
+/// Who works on the keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// One thread.
+    One,
+    /// Two threads that visit the same keys.
+    TwoOnSameKeys,
+    /// Two threads, each with half of the keys to itself.
+    TwoOnDifferentKeys,
+}
+
+/// What the limiter answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// Every decision admits and so writes state.
+    Admits,
+    /// Nearly every decision refuses.
+    Refuses,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Scenario {
+    /// How many keys there are.
+    pub(crate) keys: usize,
+    /// How often each is visited.
+    pub(crate) pattern: Pattern,
+    /// Who visits them.
+    pub(crate) threads: Threads,
+    /// One by one or in batches.
+    pub(crate) calls: Calls,
+    /// What the limiter answers.
+    pub(crate) answers: Answers,
+}
+
+impl Scenario {
+    /// One thread that visits keys uniformly, one by one, and is admitted.
+    pub(crate) const fn plain(keys: usize) -> Self {
+        let (pattern, threads) = (Pattern::Uniform, Threads::One);
+        Scenario {
+            keys,
+            pattern,
+            threads,
+            calls: Calls::Singly,
+            answers: Answers::Admits,
+        }
+    }
+
+    /// Every scenario with this many keys, in the order of the table. With one key there is only one
+    /// pattern and nothing to divide.
+    pub(crate) fn all_with(keys: usize) -> Vec<Self> {
+        let plain = Scenario::plain(keys);
+        let mut all = Vec::new();
+        for pattern in [Pattern::Uniform, Pattern::Zipf] {
+            for threads in [Threads::One, Threads::TwoOnSameKeys] {
+                for calls in [Calls::Singly, Calls::Batches] {
+                    all.push(Scenario {
+                        pattern,
+                        threads,
+                        calls,
+                        ..plain
+                    });
+                }
+            }
+        }
+        if keys == 1 {
+            all.retain(|scenario| scenario.pattern == Pattern::Uniform);
+        } else {
+            all.push(Scenario {
+                threads: Threads::TwoOnDifferentKeys,
+                ..plain
+            });
+        }
+        all
+    }
+
+    /// The order of visits of each thread.
+    pub(crate) fn orders(&self) -> Vec<Vec<u32>> {
+        match self.threads {
+            Threads::One => vec![keys::order(self.pattern, self.keys, 1)],
+            Threads::TwoOnSameKeys => {
+                vec![
+                    keys::order(self.pattern, self.keys, 1),
+                    keys::order(self.pattern, self.keys, 2),
+                ]
+            }
+            Threads::TwoOnDifferentKeys => (0..2)
+                .map(|part| keys::order_of_part(self.keys, part, 2, 1 + part as u64))
+                .collect(),
+        }
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.keys {
+            1 => f.write_str("1 key")?,
+            1_000 => f.write_str("1k keys")?,
+            1_000_000 => f.write_str("1M keys")?,
+            keys => write!(f, "{keys} keys")?,
+        }
+        if self.keys > 1 {
+            f.write_str(match self.pattern {
+                Pattern::Uniform => ", uniform",
+                Pattern::Zipf => ", Zipf",
+            })?;
+        }
+        f.write_str(match self.threads {
+            Threads::One => ", 1 thread",
+            Threads::TwoOnSameKeys => ", 2 threads",
+            Threads::TwoOnDifferentKeys => ", 2 threads apart",
+        })?;
+        f.write_str(match self.calls {
+            Calls::Singly => "",
+            Calls::Batches => ", by 16",
+        })?;
+        f.write_str(match self.answers {
+            Answers::Admits => "",
+            Answers::Refuses => ", refused",
+        })
+    }
+}

@@ -1,0 +1,34 @@
+//! Which limiters are filled, by name.
+
+use std::io;
+
+use bench_subjects::{Governor, Limitador, Subject, Throttlecrab};
+
+use crate::fill::{MILLION, print_samples};
+
+/// Tidegate's names, known also when it is absent.
+pub(crate) const TIDEGATE: &str = "tidegate";
+/// The strict sliding window, which keeps sub-buckets.
+pub(crate) const TIDEGATE_STRICT: &str = "tidegate, strict window";
+
+/// The rows of the table.
+pub(crate) const NAMES: [&str; 5] = [
+    TIDEGATE,
+    TIDEGATE_STRICT,
+    Governor::NAME,
+    Throttlecrab::NAME,
+    Limitador::NAME,
+];
+
+/// Fills the limiter of this name and prints its samples; none when this build does not hold it.
+pub(crate) fn fill(name: &str, most: usize) -> io::Result<()> {
+    match name {
+        TIDEGATE => print_samples::<bench_subjects::Tidegate>(most),
+        TIDEGATE_STRICT => print_samples::<bench_subjects::TidegateStrict>(most),
+        Governor::NAME => print_samples::<Governor>(most),
+        Throttlecrab::NAME => print_samples::<Throttlecrab>(most),
+        // Over a kilobyte and eight microseconds for each key: a fifth of the way tells enough.
+        Limitador::NAME => print_samples::<Limitador>((most / 5).max(MILLION)),
+        _ => Ok(()),
+    }
+}

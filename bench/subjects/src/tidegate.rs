@@ -1,0 +1,101 @@
+//! Tidegate. This file is the only one of the bench that calls it as a library.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use tidegate::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate::clock::SystemClock;
+use tidegate::rules::{SourceFile, parse};
+use tidegate::stores::memory::MemoryStore;
+use tidegate::units::Nanos;
+use tidegate::{Limiter, Policy, Secret, Throttle};
+
+use crate::{Allowance, Key, Request, Ruled, Subject};
+
+/// One token bucket for each key.
+pub struct Tidegate(Throttle);
+
+impl Subject for Tidegate {
+    const NAME: &'static str = "tidegate";
+    type Scratch = ();
+
+    fn new(allowance: Allowance, _keys: usize) -> Self {
+        let Allowance {
+            count,
+            period_secs,
+            burst,
+        } = allowance;
+        Tidegate(throttle(&format!("{count}/{period_secs}s burst {burst}")))
+    }
+
+    #[inline]
+    fn decide(&self, key: &Key) -> bool {
+        self.0.check(key.as_str()).allows()
+    }
+
+    #[inline]
+    fn decide_batch(&self, keys: &[&Key], _scratch: &mut ()) -> usize {
+        let verdicts = self.0.check_each(keys.iter().map(|key| key.as_str()));
+        verdicts.filter(|verdict| verdict.allows()).count()
+    }
+}
+
+/// One strict sliding window for each key: the largest state. Only its memory is measured.
+pub struct TidegateStrict(Throttle);
+
+impl Subject for TidegateStrict {
+    const NAME: &'static str = "tidegate, strict window";
+    type Scratch = ();
+
+    fn new(allowance: Allowance, _keys: usize) -> Self {
+        let Allowance {
+            period_secs, burst, ..
+        } = allowance;
+        let window = Nanos::from_secs(period_secs.into());
+        let spec = Spec::new(Algorithm::SlidingWindowStrict, burst.get().into(), window);
+        let limit = Limit::compile(&spec, Precision::Memory).expect("an allowance is exact");
+        let throttle = Throttle::of(limit, SystemClock::new());
+        TidegateStrict(throttle.expect("the system has randomness"))
+    }
+
+    fn decide(&self, key: &Key) -> bool {
+        self.0.check(key.as_str()).allows()
+    }
+}
+
+fn throttle(rate: &str) -> Throttle {
+    Throttle::new(rate).expect("an allowance is a valid rate")
+}
+
+/// The full limiter on the memory store: finds the rules of a request, charges them, tells observers.
+pub struct TidegateRules(Limiter<MemoryStore<Arc<SystemClock>>>);
+
+impl Ruled for TidegateRules {
+    const NAME: &'static str = "tidegate";
+
+    fn with_rules(rules: usize) -> Self {
+        let mut text = String::from("version: 1\nrules:\n");
+        for number in 0..rules {
+            let path = Request::path_of_rule(number);
+            let _ = writeln!(
+                text,
+                "  - {{ name: r{number}, match: {{ path: {path} }}, by: ip, rate: 60/minute burst 100000000 }}"
+            );
+        }
+        let file = SourceFile {
+            name: "bench.yaml",
+            text: &text,
+        };
+        let policy = Policy::of(parse(&[file]).expect("the rules above are valid"));
+        let secret = Secret::random().expect("the system has randomness");
+        let clock = Arc::new(SystemClock::new());
+        let store = MemoryStore::new(Arc::clone(&clock));
+        TidegateRules(Limiter::new(store, policy, secret, clock))
+    }
+
+    fn decide(&self, request: &Request) -> bool {
+        let mut asked = tidegate::Request::default().with("path", &*request.path);
+        asked.ip = request.ip.parse().ok();
+        self.0.check_now(asked).allowed()
+    }
+}

@@ -1,0 +1,157 @@
+//! The answer to one request, with every limit it looked at.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::plan::Origin;
+use crate::algorithms::{Limit, Retry};
+use crate::rules::{Rule, RuleSet};
+use crate::store::{Reading, Role, Source};
+use crate::subject::Fingerprint;
+use crate::units::{Cost, Nanos};
+
+/// What becomes of the request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It may pass now.
+    Allow,
+    /// It may pass after a wait, and has been charged.
+    Delay(Nanos),
+    /// A limit refuses it; nothing has been charged.
+    Deny(Retry),
+    /// The block list refuses it.
+    Block {
+        /// When the block ends, if it does.
+        until: Option<Nanos>,
+    },
+}
+
+/// One limit a decision looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Report {
+    pub(super) origin: Origin,
+    pub(super) role: Role,
+    pub(super) subject: Fingerprint,
+    pub(super) cost: Cost,
+    pub(super) reading: Reading,
+}
+
+/// Why a request may pass or not. It keeps the rules it was decided by alive, so that a reload in
+/// between cannot make it lie.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    pub(super) rules: Arc<RuleSet>,
+    pub(super) fate: Fate,
+    pub(super) source: Source,
+    pub(super) at: Nanos,
+    pub(super) clock_stepped: bool,
+    pub(super) binding: Option<u8>,
+    pub(super) reports: SmallVec<[Report; 4]>,
+}
+
+/// A report with the rule and rate it is about.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitView<'d> {
+    /// The rule.
+    pub rule: &'d Rule,
+    /// The rate, compiled.
+    pub limit: &'d Limit,
+    /// The rate as written.
+    pub written: &'d str,
+    /// Whether the rule has several rates for this client.
+    pub several: bool,
+    /// Which of the rates.
+    pub rate: u8,
+    /// What its verdict means.
+    pub role: Role,
+    /// Whose counter.
+    pub subject: Fingerprint,
+    /// What it was or would have been charged.
+    pub cost: Cost,
+    /// What it said.
+    pub reading: Reading,
+}
+
+impl Decision {
+    /// What becomes of the request.
+    pub fn fate(&self) -> Fate {
+        self.fate
+    }
+
+    /// Whether it may pass, now or after a wait.
+    pub fn allowed(&self) -> bool {
+        matches!(self.fate, Fate::Allow | Fate::Delay(_))
+    }
+
+    /// How this was decided.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The store's time of the decision.
+    pub fn at(&self) -> Nanos {
+        self.at
+    }
+
+    /// Whether stored time had to be set back: an alarm.
+    pub fn clock_stepped(&self) -> bool {
+        self.clock_stepped
+    }
+
+    /// The rules it was decided by.
+    pub fn rules(&self) -> &Arc<RuleSet> {
+        &self.rules
+    }
+
+    /// Every limit it looked at, in the order of the rules.
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitView<'_>> {
+        self.reports.iter().map(|report| self.view(report))
+    }
+
+    /// The limit that decided, or that is nearest to refusing.
+    pub fn binding(&self) -> Option<LimitView<'_>> {
+        let report = self.reports.get(usize::from(self.binding?))?;
+        Some(self.view(report))
+    }
+
+    /// The enforced limits, the binding one first: what a client may be told.
+    pub fn enforced(&self) -> impl Iterator<Item = LimitView<'_>> {
+        let binding = self.binding.map(usize::from);
+        let first = binding.and_then(|i| self.reports.get(i));
+        let others = self
+            .reports
+            .iter()
+            .enumerate()
+            .filter(move |(i, report)| Some(*i) != binding && report.role != Role::Shadow)
+            .map(|(_, report)| report);
+        first
+            .into_iter()
+            .chain(others)
+            .map(|report| self.view(report))
+    }
+
+    fn view(&self, report: &Report) -> LimitView<'_> {
+        let rule = &self.rules.rules()[report.origin.rule as usize];
+        let rates = rule.rates(report.origin.class);
+        let rate = usize::from(report.origin.rate);
+        LimitView {
+            rule,
+            limit: &rates.limits()[rate],
+            written: rates.written(rate),
+            several: rates.limits().len() > 1,
+            rate: report.origin.rate,
+            role: report.role,
+            subject: report.subject,
+            cost: report.cost,
+            reading: report.reading,
+        }
+    }
+
+    /// Positions in the rules of the limits it looked at, with what each meant and said.
+    pub fn origins(&self) -> impl Iterator<Item = (u32, Role, bool)> {
+        self.reports
+            .iter()
+            .map(|r| (r.origin.rule, r.role, r.reading.verdict.allows()))
+    }
+}

@@ -1,0 +1,120 @@
+//! What a request must be charged, before any store is asked.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::{Request, subject};
+use crate::rules::{Class, Listed, Mode, Rule, RuleSet};
+use crate::store::{Charge, ChargeSet, Role};
+use crate::subject::FingerprintKey;
+use crate::units::{Cost, Nanos};
+
+/// Whether rules act or only watch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Stance {
+    /// Each rule as it says.
+    #[default]
+    AsWritten,
+    /// Every rule as if it said `mode: shadow`.
+    AllShadow,
+}
+
+/// What to do with a request.
+#[derive(Clone, Debug, Default)]
+pub struct Plan<'r> {
+    /// A list decides; then there is nothing to charge.
+    pub listed: Option<Listed>,
+    /// The limits that decide. None at all if no rule applies.
+    pub set: ChargeSet<'r>,
+    /// Where each charge comes from, in the order of the set.
+    pub origins: SmallVec<[Origin; 4]>,
+}
+
+/// The place in the rules that a charge comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// The rule's position.
+    pub rule: u32,
+    /// Which of its sets of rates applies to this client.
+    pub class: Class,
+    /// Which rate of that set.
+    pub rate: u8,
+}
+
+/// Finds every limit the request must pass. `now` only ends expiring list entries.
+pub fn plan<'r>(
+    rules: &'r RuleSet,
+    stance: Stance,
+    key: &FingerprintKey,
+    request: &Request<'_>,
+    now: impl FnOnce() -> Nanos,
+) -> Plan<'r> {
+    let mut plan = Plan::default();
+    if rules.has_lists() {
+        plan.listed = rules.listed(request, now());
+    }
+    if plan.listed.is_some() {
+        return plan;
+    }
+    for position in rules.applying(request) {
+        let rule = &rules.rules()[position as usize];
+        let Some(cost) = cost_for(rule, request) else {
+            continue;
+        };
+        let Some(subject) = subject::identify(rule, request, key) else {
+            continue;
+        };
+        let class = class_for(rule, request);
+        for (rate, limit) in rule.rates(class).limits().iter().enumerate() {
+            let rate = u8::try_from(rate).expect("the compiler of rules allows 255 rates at most");
+            let limit = match (limit.is_staggered(), limit.is_queue()) {
+                (false, false) => Cow::Borrowed(limit),
+                (true, _) => Cow::Owned(limit.for_subject(subject.seed())),
+                (false, true) => match (rule.max_delay(), request.patience) {
+                    (None, Some(most)) => Cow::Owned(limit.clone().waiting_at_most(most)),
+                    _ => Cow::Borrowed(limit),
+                },
+            };
+            plan.set.charges.push(Charge {
+                subject,
+                rule: rule.name(),
+                rate,
+                limit,
+                cost,
+                role: role_of(rule, stance),
+            });
+            plan.origins.push(Origin {
+                rule: position,
+                class,
+                rate,
+            });
+        }
+    }
+    plan
+}
+
+/// A rule with a unit counts only costs in that unit; a rule without one counts the plain cost.
+fn cost_for(rule: &Rule, request: &Request<'_>) -> Option<Cost> {
+    let Some(unit) = rule.unit() else {
+        return Some(request.cost.unwrap_or(Cost::ONE));
+    };
+    let named = request.costs.iter().find(|(name, _)| name == unit);
+    named.map(|(_, cost)| *cost)
+}
+
+fn class_for(rule: &Rule, request: &Request<'_>) -> Class {
+    let tier = request.api_key.and_then(|key| key.tier);
+    if rule.has_overrides() {
+        rule.class(tier, &subject::text(rule, request))
+    } else {
+        rule.class(tier, "")
+    }
+}
+
+fn role_of(rule: &Rule, stance: Stance) -> Role {
+    match (stance, rule.mode()) {
+        (Stance::AllShadow, _) | (_, Mode::Shadow) => Role::Shadow,
+        (Stance::AsWritten, _) => Role::Enforce,
+    }
+}

@@ -1,0 +1,117 @@
+//! What a store's answer means for the request.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::decision::{Decision, Fate, Report};
+use super::plan::Plan;
+use crate::algorithms::{Retry, Verdict};
+use crate::rules::{Listed, RuleSet};
+use crate::store::{Outcome, Role, Source};
+use crate::units::Nanos;
+
+/// A decision that needed no store.
+pub fn settle_listed(rules: Arc<RuleSet>, listed: Listed, at: Nanos) -> Decision {
+    let (fate, source) = match listed {
+        Listed::Allow => (Fate::Allow, Source::AllowList),
+        Listed::Block { until } => (Fate::Block { until }, Source::BlockList),
+    };
+    Decision {
+        rules,
+        fate,
+        source,
+        at,
+        clock_stepped: false,
+        binding: None,
+        reports: SmallVec::new(),
+    }
+}
+
+/// Turns a plan that charged and the store's answer to it into a decision.
+pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome) -> Decision {
+    let reports = reports(plan, outcome);
+    let source = match reports.is_empty() {
+        true => Source::None,
+        false => outcome.source,
+    };
+    let fate = if outcome.admitted {
+        admitted(&reports)
+    } else {
+        Fate::Deny(retry(&reports))
+    };
+    Decision {
+        rules,
+        fate,
+        source,
+        at: outcome.at,
+        clock_stepped: outcome.clock_stepped,
+        binding: binding(&reports, outcome.admitted),
+        reports,
+    }
+}
+
+fn reports(plan: &Plan<'_>, outcome: &Outcome) -> SmallVec<[Report; 4]> {
+    let charges = plan.set.charges.iter().zip(&plan.origins);
+    charges
+        .zip(&outcome.readings)
+        .map(|((charge, origin), reading)| Report {
+            origin: *origin,
+            role: charge.role,
+            subject: charge.subject,
+            cost: charge.cost,
+            reading: *reading,
+        })
+        .collect()
+}
+
+/// The longest delay any enforced queue asks for.
+fn admitted(reports: &[Report]) -> Fate {
+    let delays = enforced(reports).map(|(_, report)| match report.reading.verdict {
+        Verdict::Allow { delay } => delay,
+        Verdict::Deny { .. } => Nanos::ZERO,
+    });
+    match delays.max() {
+        None | Some(Nanos::ZERO) => Fate::Allow,
+        Some(delay) => Fate::Delay(delay),
+    }
+}
+
+/// All limits must pass, and each passes from its own moment on: the latest of them.
+fn retry(reports: &[Report]) -> Retry {
+    let retries = enforced(reports).filter_map(|(_, report)| violated(report));
+    retries.max().unwrap_or(Retry::After(Nanos::ZERO))
+}
+
+fn violated(report: &Report) -> Option<Retry> {
+    match report.reading.verdict {
+        Verdict::Deny { retry } => Some(retry),
+        Verdict::Allow { .. } => None,
+    }
+}
+
+/// Refused: the violated limit that keeps longest. Allowed: the one with room for the fewest more
+/// requests like this; of equals, the one that takes longest to have more.
+fn binding(reports: &[Report], admitted: bool) -> Option<u8> {
+    let found = if admitted {
+        enforced(reports)
+            .min_by_key(|(_, report)| {
+                let figures = report.reading.figures;
+                let like_this = figures.remaining / report.cost.get();
+                (like_this, Reverse(figures.more_after))
+            })
+            .map(|(i, _)| i)
+    } else {
+        enforced(reports)
+            .filter_map(|(i, report)| Some((i, violated(report)?)))
+            .max_by_key(|(i, retry)| (*retry, Reverse(*i)))
+            .map(|(i, _)| i)
+    };
+    found.and_then(|i| u8::try_from(i).ok())
+}
+
+fn enforced(reports: &[Report]) -> impl Iterator<Item = (usize, &Report)> {
+    let all = reports.iter().enumerate();
+    all.filter(|(_, report)| report.role != Role::Shadow)
+}

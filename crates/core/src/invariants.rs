@@ -1,0 +1,259 @@
+//! What must hold of everything one subject was ever granted, whoever granted it.
+//!
+//! Pure predicates over a history of admissions, in integers: the interval bounds of every algorithm,
+//! checked over all pairs of admissions in one pass. Tests, simulator and soak runs all use these.
+//! They know the parameters of a limit and nothing of its state, so they judge any limiter at all.
+//!
+//! A history is in the order of admission and by one clock, the one that decided. Where a reading
+//! lies before an earlier one it counts as that one, because time stands still for a subject while
+//! its clock catches up; where the clock was set back for good, begin a new history.
+
+use crate::algorithms::{Algorithm, Limit};
+use crate::units::Nanos;
+
+/// Units granted at one instant.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Admission {
+    /// The reading of the clock that decided.
+    pub at: Nanos,
+    /// How much.
+    pub units: u64,
+}
+
+/// An interval in which more was admitted than its limit allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{admitted} units from {from} to {to}, where at most {bound} may pass")]
+pub struct Violation {
+    /// The first admission of the interval.
+    pub from: Nanos,
+    /// The last.
+    pub to: Nanos,
+    /// Units admitted from the first to the last, both included.
+    pub admitted: u64,
+    /// The most that may be.
+    pub bound: u64,
+}
+
+/// Checks every interval of a history against what the limit promises.
+///
+/// | algorithm | promise |
+/// |---|---|
+/// | fixed window | `L` in each window, counting what the guard charged to it |
+/// | sliding log, strict window | `L` in any span shorter than `W` |
+/// | sliding window | `L` in each aligned window, and `L + D * L / W` in any interval `D` |
+/// | buckets, queue | `B + D * L / W` in any interval `D` |
+///
+/// Linear in the length of the history. Intervals are measured in the ticks of the limit.
+pub fn within_bound(limit: &Limit, history: &[Admission]) -> Result<(), Violation> {
+    let seen = seen(limit, history);
+    match limit.algorithm() {
+        Algorithm::FixedWindow => in_each_window(limit, &seen),
+        Algorithm::SlidingLog | Algorithm::SlidingWindowStrict => {
+            in_any_window(limit, &seen, ticks_per_window(limit))
+        }
+        Algorithm::SlidingWindow => {
+            in_each_aligned(limit, &seen)?;
+            at_the_rate(limit, &seen, limit.count(), 0)
+        }
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
+            at_the_rate(limit, &seen, limit.capacity(), 0)
+        }
+    }
+}
+
+/// Checks what a queue let go, at the instants its delays had passed and in that order: in any
+/// interval `D` at most the largest cost and `(D + 1 tick) * L / W`.
+pub fn steady_release(limit: &Limit, departures: &[Admission]) -> Result<(), Violation> {
+    let seen = seen(limit, departures);
+    let largest = seen.iter().map(|grant| grant.units).max().unwrap_or(0);
+    at_the_rate(limit, &seen, largest, 1)
+}
+
+/// The most units in any span shorter than `width`, by the readings as they are.
+pub fn busiest(history: &[Admission], width: Nanos) -> u64 {
+    let (mut most, mut held, mut oldest) = (0, 0, 0);
+    for newest in history {
+        held += newest.units;
+        while newest.at.since(history[oldest].at) >= width {
+            held -= history[oldest].units;
+            oldest += 1;
+        }
+        most = most.max(held);
+    }
+    most
+}
+
+/// An admission in ticks, never before the one in front of it.
+#[derive(Clone, Copy)]
+struct Grant {
+    tick: u64,
+    units: u64,
+}
+
+fn seen(limit: &Limit, history: &[Admission]) -> Vec<Grant> {
+    let mut newest = 0;
+    let grants = history.iter().map(|admission| {
+        newest = limit.tick().floor(admission.at).max(newest);
+        Grant {
+            tick: newest,
+            units: admission.units,
+        }
+    });
+    grants.collect()
+}
+
+fn ticks_per_window(limit: &Limit) -> u64 {
+    limit.tick().floor(limit.per())
+}
+
+/// A bucket filled by every grant and drained at the rate. It overflows at one grant exactly when
+/// some interval that ends there holds too much: the one that began when it was last empty.
+fn at_the_rate(
+    limit: &Limit,
+    seen: &[Grant],
+    burst: u64,
+    slack_ticks: u64,
+) -> Result<(), Violation> {
+    let (per_unit, per_tick) = (
+        u128::from(ticks_per_window(limit)),
+        u128::from(limit.count()),
+    );
+    let slack = u128::from(slack_ticks) * per_tick;
+    let most = u128::from(burst) * per_unit + slack;
+    let (mut level, mut from, mut last, mut admitted) = (0u128, 0, 0, 0u64);
+    for grant in seen {
+        let drained = u128::from(grant.tick - last) * per_tick;
+        level = level.saturating_sub(drained);
+        if level == 0 {
+            (from, admitted) = (grant.tick, 0);
+        }
+        last = grant.tick;
+        level = level.saturating_add(u128::from(grant.units) * per_unit);
+        admitted = admitted.saturating_add(grant.units);
+        if level > most {
+            let refilled = u128::from(grant.tick - from) * per_tick;
+            let bound = (most + refilled) / per_unit;
+            return Err(violation(limit, from, grant.tick, admitted, bound));
+        }
+    }
+    Ok(())
+}
+
+/// Two pointers: the sum of all grants less than `width` older than the newest.
+fn in_any_window(limit: &Limit, seen: &[Grant], width: u64) -> Result<(), Violation> {
+    let (mut held, mut oldest) = (0u64, 0);
+    for newest in seen {
+        held = held.saturating_add(newest.units);
+        while newest.tick - seen[oldest].tick >= width {
+            held -= seen[oldest].units;
+            oldest += 1;
+        }
+        if held > limit.count() {
+            let (from, bound) = (seen[oldest].tick, limit.count().into());
+            return Err(violation(limit, from, newest.tick, held, bound));
+        }
+    }
+    Ok(())
+}
+
+fn in_each_aligned(limit: &Limit, seen: &[Grant]) -> Result<(), Violation> {
+    let width = ticks_per_window(limit);
+    let same = |a: &Grant, b: &Grant| a.tick / width == b.tick / width;
+    seen.chunk_by(same)
+        .try_for_each(|window| in_any_window(limit, window, width))
+}
+
+/// What a window holds, and what its guard hands on to the next one.
+fn in_each_window(limit: &Limit, seen: &[Grant]) -> Result<(), Violation> {
+    let (mut end, mut from, mut held, mut guarded) = (Nanos::ZERO, None, 0u64, 0u64);
+    let mut guarded_from = None;
+    for grant in seen {
+        let at = limit.tick().start(grant.tick);
+        let Some((start, own_end)) = limit.window_at(at) else {
+            return Ok(());
+        };
+        if own_end != end {
+            (from, held) = if start == end {
+                (guarded_from, guarded)
+            } else {
+                (None, 0)
+            };
+            (end, guarded, guarded_from) = (own_end, 0, None);
+        }
+        held = held.saturating_add(grant.units);
+        from = from.or(Some(grant.tick));
+        if limit.guard() > Nanos::ZERO && end.since(at) <= limit.guard() {
+            guarded = guarded.saturating_add(grant.units);
+            guarded_from = guarded_from.or(Some(grant.tick));
+        }
+        if held > limit.count() {
+            let (from, bound) = (from.unwrap_or(grant.tick), limit.count().into());
+            return Err(violation(limit, from, grant.tick, held, bound));
+        }
+    }
+    Ok(())
+}
+
+fn violation(limit: &Limit, from: u64, to: u64, admitted: u64, bound: u128) -> Violation {
+    Violation {
+        from: limit.tick().start(from),
+        to: limit.tick().start(to),
+        admitted,
+        bound: u64::try_from(bound).unwrap_or(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithms::{Precision, Spec};
+
+    #[track_caller]
+    fn check(algorithm: Algorithm, admitted_at_ms: &[u64], want: &str) {
+        let spec = Spec::new(algorithm, 2, Nanos::from_secs(1));
+        let limit = Limit::compile(&spec, Precision::Memory).unwrap();
+        let history: Vec<Admission> = admitted_at_ms
+            .iter()
+            .map(|ms| Admission {
+                at: Nanos::from_millis(*ms),
+                units: 1,
+            })
+            .collect();
+        let said = match within_bound(&limit, &history) {
+            Ok(()) => "holds".to_owned(),
+            Err(violation) => violation.to_string(),
+        };
+        assert_eq!(said, want, "{algorithm} {admitted_at_ms:?}");
+    }
+
+    #[test]
+    fn each_algorithm_has_its_own_promise() {
+        let edge = &[998, 999, 1_000, 1_001];
+        check(Algorithm::FixedWindow, edge, "holds");
+        let log = "3 units from 998ms to 1s, where at most 2 may pass";
+        check(Algorithm::SlidingLog, edge, log);
+        check(Algorithm::SlidingWindowStrict, edge, log);
+        check(Algorithm::SlidingWindow, edge, log);
+        check(Algorithm::TokenBucket, edge, log);
+        check(Algorithm::TokenBucket, &[0, 0, 500, 1_000], "holds");
+    }
+
+    #[test]
+    fn a_reading_that_went_back_counts_as_the_one_before_it() {
+        check(
+            Algorithm::TokenBucket,
+            &[1_000, 1_000, 500],
+            "3 units from 1s to 1s, where at most 2 may pass",
+        );
+    }
+
+    #[test]
+    fn the_busiest_window_is_half_open() {
+        let at = |ms| Admission {
+            at: Nanos::from_millis(ms),
+            units: 1,
+        };
+        let history = [at(0), at(999), at(1_000)];
+        assert_eq!(busiest(&history, Nanos::from_secs(1)), 2);
+    }
+}

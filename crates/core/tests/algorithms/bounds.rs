@@ -1,0 +1,184 @@
+//! The interval bounds, from both sides: `invariants` sees what all pairs of admissions see, and an
+//! adversary reaches what the bounds allow and not a unit more.
+
+use proptest::prelude::*;
+use tidegate_core::algorithms::{Algorithm, Spec, Verdict};
+use tidegate_core::invariants::{Admission, busiest, steady_release, within_bound};
+use tidegate_core::units::Nanos;
+
+use crate::case::Case;
+use crate::rng::for_each_seed;
+use crate::subject::{Shipped, Subject, cost};
+use crate::trace::{Clock, Trace};
+
+/// The promise of an algorithm over one interval, both ends included, `span` ticks apart.
+fn bound(case: &Case, from: u64, to: u64) -> u128 {
+    let count = u128::from(case.spec.count);
+    let (span, width) = (u128::from(to - from), u128::from(case.width()));
+    match case.spec.algorithm {
+        Algorithm::FixedWindow => {
+            let windows = u128::from(to) / width - u128::from(from) / width + 1;
+            windows * count
+        }
+        Algorithm::SlidingLog | Algorithm::SlidingWindowStrict => (span / width + 1) * count,
+        Algorithm::SlidingWindow => {
+            let one_window = u128::from(to) / width == u128::from(from) / width;
+            let weighed = count + span * count / width;
+            if one_window { count } else { weighed }
+        }
+        _ => u128::from(case.limit.capacity()) + span * count / width,
+    }
+}
+
+/// All pairs, the slow way.
+fn holds_for_all_pairs(case: &Case, history: &[Admission]) -> bool {
+    (0..history.len()).all(|first| {
+        let mut admitted = 0u128;
+        history[first..].iter().all(|last| {
+            admitted += u128::from(last.units);
+            admitted <= bound(case, history[first].at.get(), last.at.get())
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(crate::rng::config(6_000))]
+
+    /// Histories that no limiter made, near the bound.
+    #[test]
+    fn one_pass_sees_what_all_pairs_see(
+        which in 0..7usize,
+        count in 1u64..8,
+        width in 1u64..30,
+        steps in prop::collection::vec((0u64..12, 1u64..4), 1..14),
+    ) {
+        let case = Case::new(Spec::new(Algorithm::ALL[which], count, Nanos::new(width)));
+        let mut at = 0;
+        let history: Vec<Admission> = steps
+            .into_iter()
+            .map(|(step, units)| {
+                at += step;
+                Admission { at: Nanos::new(at), units }
+            })
+            .collect();
+        let said = within_bound(&case.limit, &history);
+        prop_assert_eq!(said.is_ok(), holds_for_all_pairs(&case, &history), "{:?}", said);
+        if let Err(violation) = said {
+            let inside = history.iter().filter(|a| violation.from <= a.at && a.at <= violation.to);
+            prop_assert!(violation.admitted <= inside.map(|a| a.units).sum());
+            prop_assert!(violation.admitted > violation.bound);
+        }
+    }
+}
+
+/// Sends as much as is let through: all at the end of one window, then whatever fits, whenever it
+/// fits, for five windows.
+fn greedy(algorithm: Algorithm) -> Vec<Admission> {
+    let width = Nanos::from_millis(100);
+    let case = Case::new(Spec::new(algorithm, 10, width));
+    let mut subject = Shipped::new(&case.limit);
+    let mut history = Vec::new();
+    for ms in 99..600 {
+        let at = Nanos::from_millis(ms);
+        let units = subject.remaining(at);
+        if units > 0 {
+            subject.spend(at, cost(units));
+            history.push(Admission { at, units });
+        }
+    }
+    assert_eq!(within_bound(&case.limit, &history), Ok(()));
+    history
+}
+
+#[test]
+fn an_adversary_gets_in_one_window_what_the_table_says() {
+    let most = |algorithm| busiest(&greedy(algorithm), Nanos::from_millis(100));
+    assert_eq!(most(Algorithm::FixedWindow), 20);
+    assert_eq!(most(Algorithm::SlidingLog), 10);
+    assert_eq!(most(Algorithm::SlidingWindow), 19);
+    assert_eq!(most(Algorithm::SlidingWindowStrict), 10);
+    assert_eq!(most(Algorithm::TokenBucket), 19); // its twentieth comes as the window ends
+    assert_eq!(most(Algorithm::LeakyBucket), 19);
+}
+
+/// The other side: who always asks gets the rate, and of the strict window at least 10/11 of it.
+#[test]
+fn who_always_asks_gets_what_was_promised() {
+    let total = |algorithm| greedy(algorithm).iter().map(|a| a.units).sum::<u64>();
+    assert_eq!(total(Algorithm::FixedWindow), 10 + 5 * 10);
+    assert_eq!(total(Algorithm::SlidingLog), 6 * 10);
+    assert_eq!(total(Algorithm::TokenBucket), 10 + 5 * 10);
+    assert!(total(Algorithm::SlidingWindow) >= 5 * 10);
+    assert!(total(Algorithm::SlidingWindowStrict) >= 5 * 10 * 10 / 11);
+}
+
+#[test]
+fn a_queue_lets_go_at_its_rate() {
+    for_each_seed(1_000, |rng| {
+        let case = Case::random(rng, Algorithm::LeakyQueue);
+        let mut subject = Shipped::new(&case.limit);
+        let mut trace = Trace::new(&case, Clock::Steady);
+        let mut departures = Vec::new();
+        let mut told = None;
+        for _ in 0..100 {
+            trace.step(rng, told);
+            let cost = trace.cost(rng, subject.remaining(trace.now));
+            let look = subject.look(trace.now, cost);
+            told = Some(look);
+            if let Verdict::Allow { delay } = look.verdict {
+                let most = case.spec.max_delay.unwrap_or(Nanos::MAX);
+                assert!(delay <= most, "{delay} of {most}: {case:?}");
+                subject.spend(trace.now, cost);
+                let at = trace.now.plus(delay);
+                if at == Nanos::MAX {
+                    return; // a queue of centuries ends with time itself
+                }
+                departures.push(Admission {
+                    at,
+                    units: cost.get(),
+                });
+            }
+        }
+        let in_order = departures.is_sorted_by_key(|departure| departure.at);
+        assert!(in_order, "first come, first served: {case:?}");
+        if let Err(violation) = steady_release(&case.limit, &departures) {
+            panic!("{violation}: {case:?}");
+        }
+    });
+}
+
+/// A release that ignores its delays is seen.
+#[test]
+fn a_queue_that_does_not_delay_is_not_steady() {
+    let case = Case::new(Spec::new(Algorithm::LeakyQueue, 10, Nanos::from_secs(1)));
+    let at_once = [Admission {
+        at: case.start,
+        units: 1,
+    }; 10];
+    let violation = steady_release(&case.limit, &at_once).expect_err("ten at once");
+    assert_eq!(violation.bound, 1);
+}
+
+/// Fixed windows with a guard: no burst on both sides of an edge.
+#[test]
+fn within_a_guard_of_an_edge_no_more_than_the_limit_passes() {
+    let mut spec = Spec::new(Algorithm::FixedWindow, 10, Nanos::from_millis(100));
+    spec.guard = Nanos::from_millis(20);
+    let case = Case::new(spec);
+    for_each_seed(500, |rng| {
+        let mut subject = Shipped::new(&case.limit);
+        let mut history = Vec::new();
+        let mut at = case.start;
+        for _ in 0..100 {
+            at = at.plus(Nanos::from_millis(rng.below(8)));
+            let left = subject.remaining(at);
+            if left > 0 {
+                let units = rng.between(1, left);
+                subject.spend(at, cost(units));
+                history.push(Admission { at, units });
+            }
+        }
+        assert!(busiest(&history, Nanos::from_millis(20)) <= 10);
+        assert_eq!(within_bound(&case.limit, &history), Ok(()));
+    });
+}

@@ -1,0 +1,167 @@
+//! Limiters that are wrong on purpose. Each must be caught by the traces that the shipped one passes:
+//! a check that no fault can fail proves nothing.
+
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, State, Verdict};
+use tidegate_core::units::{Cost, Nanos};
+
+use crate::agreement::{Met, run};
+use crate::case::Case;
+use crate::rng::Rng;
+use crate::subject::{Look, Shipped, Subject, cost};
+use crate::trace::Clock;
+
+/// One fault around a sound limiter.
+struct Broken {
+    inner: Shipped,
+    fault: Fault,
+    last_charge: Nanos,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    RefusesAll,
+    AdmitsAll,
+    AdmitsOneTooMany,
+    RefusesTheLast,
+    ChargesRefusals,
+    SavesUpIdleTime,
+    ForgetsAfterAWindow,
+    RefillsWhenTheClockGoesBack,
+    TellsTheWindowAsWait,
+    TellsOneTooFew,
+    ResetsATickLate,
+}
+
+impl Broken {
+    fn new(limit: &Limit, fault: Fault) -> Self {
+        Broken {
+            inner: Shipped::new(limit),
+            fault,
+            last_charge: Nanos::ZERO,
+        }
+    }
+
+    /// The sound limiter, misled as the fault has it.
+    fn misled(&self, now: Nanos) -> Shipped {
+        let mut inner = self.inner.clone();
+        match (self.fault, &mut inner.state) {
+            (Fault::SavesUpIdleTime, Some(State::Bucket(bucket))) => {
+                // A bucket that goes on filling while nobody asks: idle time is worth more.
+                let idle = now.since(self.last_charge).get() / inner.limit.tick().nanos();
+                bucket.last = bucket.last.saturating_sub(idle);
+            }
+            (Fault::RefillsWhenTheClockGoesBack, Some(State::Bucket(bucket))) => {
+                bucket.last = bucket.last.min(inner.limit.tick().floor(now));
+            }
+            (Fault::ForgetsAfterAWindow, state)
+                if now.since(self.last_charge) >= inner.limit.per() =>
+            {
+                *state = None;
+            }
+            _ => {}
+        }
+        inner
+    }
+}
+
+impl Subject for Broken {
+    fn look(&self, now: Nanos, asked: Cost) -> Look {
+        let mut look = self.misled(now).look(now, asked);
+        let remaining = look.figures.remaining;
+        let allow = Verdict::Allow { delay: Nanos::ZERO };
+        let deny = |wait| Verdict::Deny {
+            retry: Retry::After(wait),
+        };
+        match self.fault {
+            Fault::RefusesAll => look.verdict = deny(Nanos::from_secs(1)),
+            Fault::AdmitsAll => look.verdict = allow,
+            Fault::AdmitsOneTooMany if asked.get() <= remaining + 1 => look.verdict = allow,
+            Fault::RefusesTheLast if asked.get() == remaining => {
+                look.verdict = deny(look.figures.more_after);
+            }
+            Fault::TellsTheWindowAsWait if !look.verdict.allows() => {
+                look.verdict = deny(self.inner.limit.per());
+            }
+            Fault::TellsOneTooFew => look.figures.remaining = remaining.saturating_sub(1),
+            Fault::ResetsATickLate if look.figures.reset_after > Nanos::ZERO => {
+                let tick = Nanos::new(self.inner.limit.tick().nanos());
+                look.figures.reset_after = look.figures.reset_after.plus(tick);
+            }
+            _ => {}
+        }
+        look
+    }
+
+    fn spend(&mut self, now: Nanos, cost: Cost) {
+        self.inner = self.misled(now);
+        self.inner.spend(now, cost);
+        self.last_charge = now;
+    }
+
+    fn refused(&mut self, now: Nanos, asked: Cost) {
+        if self.fault == Fault::ChargesRefusals {
+            let units = asked.get().min(self.inner.limit.capacity());
+            self.inner.spend(now, cost(units));
+        }
+    }
+
+    fn settle(&mut self, now: Nanos) -> bool {
+        self.inner.settle(now)
+    }
+}
+
+/// In how many of 40 traces the fault shows.
+fn caught(algorithm: Algorithm, fault: Fault) -> usize {
+    let trace = |seed: &u64| {
+        let mut rng = Rng::new(*seed);
+        let case = Case::random(&mut rng, algorithm);
+        let mut subject = Broken::new(&case.limit, fault);
+        let mut met = Met::default();
+        run(&mut rng, &case, Clock::Unsteady, &mut subject, &mut met).is_err()
+    };
+    (0..40).filter(trace).count()
+}
+
+#[test]
+fn every_fault_is_caught_in_every_algorithm_that_can_have_it() {
+    use Fault::*;
+    let anywhere = [
+        RefusesAll,
+        AdmitsAll,
+        AdmitsOneTooMany,
+        RefusesTheLast,
+        ChargesRefusals,
+        TellsTheWindowAsWait,
+        TellsOneTooFew,
+        ResetsATickLate,
+    ];
+    for algorithm in Algorithm::ALL {
+        for fault in anywhere {
+            let count = caught(algorithm, fault);
+            assert!(count >= 20, "{algorithm} {fault:?}: {count} of 40");
+        }
+    }
+    for fault in [SavesUpIdleTime, RefillsWhenTheClockGoesBack] {
+        for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyQueue] {
+            let count = caught(algorithm, fault);
+            assert!(count >= 10, "{algorithm} {fault:?}: {count} of 40");
+        }
+    }
+    // A window later the sliding window still weighs the last one.
+    let count = caught(Algorithm::SlidingWindow, ForgetsAfterAWindow);
+    assert!(count >= 10, "{count} of 40");
+}
+
+/// The bound alone, without an oracle, sees a bucket that saves up idle time.
+#[test]
+fn saved_up_idle_time_breaks_the_interval_bound() {
+    use tidegate_core::algorithms::Spec;
+    use tidegate_core::invariants::{Admission, within_bound};
+    let spec = Spec::new(Algorithm::TokenBucket, 10, Nanos::from_secs(10)).burst(10);
+    let honest = Limit::compile(&spec, Precision::Memory).expect("a plain rate");
+    // Seventeen at once after a week of silence.
+    let at = Nanos::from_secs(7 * 86_400);
+    let history = [Admission { at, units: 17 }];
+    let violation = within_bound(&honest, &history).expect_err("17 is not 10");
+    assert_eq!((violation.admitted, violation.bound), (17, 10));
+}

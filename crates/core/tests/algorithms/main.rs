@@ -1,0 +1,20 @@
+//! The algorithms, proven against slow oracles and against their own promises.
+//!
+//! `TIDEGATE_SEED=n` replays one trace of a random test; a failure prints the line to type.
+
+mod agreement;
+mod bounds;
+mod broken;
+mod case;
+mod clock;
+mod extremes;
+mod measured;
+mod merge;
+mod oracle;
+mod properties;
+mod refund;
+mod reload;
+mod rng;
+mod spec;
+mod subject;
+mod trace;

@@ -1,0 +1,83 @@
+//! Slow, obviously right answers.
+//!
+//! An oracle keeps the plain list of what was admitted and defines one thing, how much more may be
+//! admitted at an instant, straight from the definition of its algorithm. Verdict, retry, reset and
+//! `more_after` follow from that by their own definitions (`agreement`). Nothing here shares a formula
+//! with the shipped code: no levels, no counters, no reduced units; all numbers are `i128`.
+
+mod fixed;
+mod level;
+mod log;
+mod sliding;
+mod strict;
+
+use tidegate_core::algorithms::{Algorithm, PATIENCE};
+use tidegate_core::units::{Nanos, Tick};
+
+use crate::case::Case;
+
+pub(crate) trait Oracle {
+    /// The largest cost that may be admitted at `now`, by the definition.
+    fn room(&self, now: Nanos) -> u64;
+    /// Takes note of an admission, whether there was room or not.
+    fn record(&mut self, now: Nanos, units: u64);
+    /// How far before the newest admission `now` lies, as far as the algorithm can tell.
+    fn ahead(&self, now: Nanos) -> i128;
+    /// The clock was set back for good: the newest admission is now.
+    fn set_back(&mut self, now: Nanos);
+    /// How long an admitted request waits.
+    fn delay(&self, _now: Nanos) -> Nanos {
+        Nanos::ZERO
+    }
+}
+
+/// The oracle for one case.
+pub(crate) fn of(case: &Case) -> Box<dyn Oracle> {
+    match case.spec.algorithm {
+        Algorithm::FixedWindow => Box::new(fixed::Fixed::new(case)),
+        Algorithm::SlidingLog => Box::new(log::Log::new(case)),
+        Algorithm::SlidingWindow => Box::new(sliding::Sliding::new(case)),
+        Algorithm::SlidingWindowStrict => Box::new(strict::Strict::new(case)),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => Box::new(level::Level::new(case)),
+        Algorithm::LeakyQueue => Box::new(level::Level::queue(case)),
+    }
+}
+
+/// Whether the clock was set back further than is borne, and if so, moves the oracle there.
+pub(crate) fn settle(oracle: &mut dyn Oracle, tick: Tick, now: Nanos) -> bool {
+    let stepped = oracle.ahead(now) > ticks(tick, PATIENCE);
+    if stepped {
+        oracle.set_back(now);
+    }
+    stepped
+}
+
+pub(crate) fn ticks(tick: Tick, at: Nanos) -> i128 {
+    i128::from(at.get()) / i128::from(tick.nanos())
+}
+
+fn nanos(tick: Tick, at: i128) -> Nanos {
+    let whole = at * i128::from(tick.nanos());
+    Nanos::new(u64::try_from(whole).unwrap_or(u64::MAX))
+}
+
+fn units(room: i128) -> u64 {
+    u64::try_from(room.max(0)).expect("no limit is larger than its count")
+}
+
+/// One admission: when, in ticks, and how much.
+#[derive(Clone, Copy)]
+struct Admitted {
+    at: i128,
+    units: i128,
+}
+
+fn newest(list: &[Admitted]) -> Option<i128> {
+    list.iter().map(|a| a.at).max()
+}
+
+fn shift(list: &mut [Admitted], back: i128) {
+    for admitted in list {
+        admitted.at -= back;
+    }
+}

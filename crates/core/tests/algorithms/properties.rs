@@ -1,0 +1,150 @@
+//! What every algorithm promises a caller, whatever it counts: properties (c) to (f) and (h) of the
+//! common contract. (a) and (b) are part of `agreement`, (g) of `clock`.
+
+use tidegate_core::algorithms::{Algorithm, Retry, Verdict};
+use tidegate_core::units::Nanos;
+
+use crate::case::Case;
+use crate::rng::{Rng, for_each_seed};
+use crate::subject::{Shipped, Subject, cost};
+use crate::trace::{Clock, Trace};
+
+/// Drives random traffic, and shows `each` the subject before every request: the property.
+fn always(clock: Clock, mut each: impl FnMut(&mut Rng, &Case, &Shipped, Nanos)) {
+    for_each_seed(560, |rng| {
+        let algorithm = rng.pick(&Algorithm::ALL);
+        let case = Case::random(rng, algorithm);
+        let mut subject = Shipped::new(&case.limit);
+        let mut trace = Trace::new(&case, clock);
+        let mut told = None;
+        for _ in 0..100 {
+            trace.step(rng, told);
+            subject.settle(trace.now);
+            each(rng, &case, &subject, trace.now);
+            let cost = trace.cost(rng, subject.remaining(trace.now));
+            let look = subject.look(trace.now, cost);
+            if look.verdict.allows() {
+                subject.spend(trace.now, cost);
+            }
+            told = Some(look);
+        }
+    });
+}
+
+/// How long a verdict makes one wait before asking again; nothing if it never fits.
+fn wait(verdict: Verdict) -> Option<Nanos> {
+    match verdict {
+        Verdict::Allow { .. } => Some(Nanos::ZERO),
+        Verdict::Deny {
+            retry: Retry::After(wait),
+        } => Some(wait),
+        Verdict::Deny {
+            retry: Retry::Never,
+        } => None,
+    }
+}
+
+#[test]
+fn a_cost_fits_exactly_when_it_is_not_above_remaining() {
+    always(Clock::Unsteady, |rng, case, subject, now| {
+        let remaining = subject.remaining(now);
+        let any = rng.between(1, case.limit.capacity() + 1);
+        for units in [1, any, remaining.max(1), remaining + 1] {
+            let allowed = subject.look(now, cost(units)).verdict.allows();
+            assert_eq!(
+                allowed,
+                units <= remaining,
+                "{units} of {remaining}: {case:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_larger_cost_never_waits_less() {
+    always(Clock::Unsteady, |rng, case, subject, now| {
+        let (a, b) = (
+            rng.between(1, case.limit.capacity() + 1),
+            rng.between(1, case.limit.capacity() + 1),
+        );
+        let [small, large] =
+            [a.min(b), a.max(b)].map(|units| wait(subject.look(now, cost(units)).verdict));
+        let longer = large.is_none_or(|large| small.is_some_and(|small| small <= large));
+        assert!(longer, "{small:?} {large:?}: {case:?}");
+    });
+}
+
+#[test]
+fn without_traffic_what_is_left_only_grows() {
+    always(Clock::Unsteady, |rng, case, subject, now| {
+        let mut last = subject.remaining(now);
+        let mut later = now;
+        for _ in 0..4 {
+            later = later.plus(Nanos::new(rng.below(case.width())));
+            let remaining = subject.remaining(later);
+            assert!(remaining >= last, "{remaining} after {last}: {case:?}");
+            last = remaining;
+        }
+    });
+}
+
+/// Even if a store wrote back what it saw at every peek, no answer would notice.
+#[test]
+fn a_peek_changes_no_answer() {
+    always(Clock::Steady, |rng, case, subject, now| {
+        let mut peeked = subject.clone();
+        let mut later = now;
+        for _ in 0..3 {
+            later = later.plus(Nanos::new(rng.below(case.width() / 2 + 2)));
+            let (seen, _) = peeked.at(later);
+            peeked.state = Some(seen);
+        }
+        let units = cost(rng.between(1, case.limit.capacity() + 1));
+        let [with, without] = [&peeked, subject].map(|s| s.look(later, units));
+        assert_eq!(with.verdict, without.verdict, "{case:?}");
+        assert_eq!(with.figures, without.figures, "{case:?}");
+    });
+}
+
+#[test]
+fn forgetting_a_fresh_state_changes_no_answer() {
+    always(Clock::Steady, |rng, case, subject, now| {
+        let fresh_at = subject.look(now, cost(1)).fresh_at.max(now);
+        if fresh_at == Nanos::MAX {
+            return; // a window past the last calendar edge never ends
+        }
+        let forgotten = Shipped::new(&case.limit);
+        let mut later = fresh_at;
+        for _ in 0..3 {
+            let units = rng.between(1, case.limit.capacity() + 1);
+            let kept = subject.look(later, cost(units));
+            let lost = forgotten.look(later, cost(units));
+            assert_eq!(kept.verdict, lost.verdict, "{case:?}");
+            assert_eq!(kept.figures, lost.figures, "{case:?}");
+            later = later.plus(Nanos::new(rng.below(2 * case.width())));
+        }
+        let just_before = fresh_at.since(Nanos::new(1));
+        if fresh_at > now && just_before >= now {
+            let remaining = subject.remaining(just_before);
+            assert!(
+                remaining < case.limit.capacity(),
+                "fresh too late: {case:?}"
+            );
+        }
+    });
+}
+
+/// Charging both copies of a state, one of which was asked for too much first, leaves both the same.
+#[test]
+fn a_refusal_leaves_nothing_behind() {
+    always(Clock::Unsteady, |_, case, subject, now| {
+        let (before, at) = subject.at(now);
+        let mut after = before.clone();
+        let too_much = cost(subject.remaining(now) + 1);
+        assert!(!case.limit.judge(&after, at, too_much).allows());
+        assert_eq!(before, after);
+        let again = case.limit.advance(&mut after, now);
+        assert_eq!(before, after, "advancing twice is advancing once: {case:?}");
+        assert!(!again.stepped_back());
+    });
+}

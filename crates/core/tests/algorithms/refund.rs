@@ -1,0 +1,177 @@
+//! Refunds never let more through than if the refunded charge had never been made. For a bucket that
+//! takes a cap, and a test here shows what happens without it.
+
+use tidegate_core::algorithms::{Algorithm, State};
+use tidegate_core::invariants::{Admission, within_bound};
+use tidegate_core::units::{Cost, Nanos};
+
+use crate::case::Case;
+use crate::rng::{Rng, for_each_seed};
+use crate::subject::{Shipped, Subject, cost};
+use crate::trace::{Clock, Trace};
+
+/// How a charge is given back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Giving {
+    /// As shipped: no more than cannot have drained since.
+    Capped,
+    /// All of it, as most limiters do.
+    InFull,
+}
+
+struct Pending {
+    charged: Nanos,
+    cost: Cost,
+    at_step: u64,
+}
+
+/// A subject with refunds, and the same one without the charges that are given back.
+struct Twins<'a> {
+    with: &'a Shipped,
+    without: &'a Shipped,
+    /// Whether every refund has been made.
+    settled: bool,
+}
+
+/// One trace with refunds; `each` sees both twins at every step. Gives what was admitted and not
+/// given back.
+fn run(
+    rng: &mut Rng,
+    case: &Case,
+    giving: Giving,
+    mut each: impl FnMut(&mut Rng, Twins<'_>, Nanos),
+) -> Vec<Admission> {
+    let (mut subject, mut kept) = (Shipped::new(&case.limit), Shipped::new(&case.limit));
+    let mut trace = Trace::new(case, Clock::Steady);
+    let mut pending: Vec<Pending> = Vec::new();
+    let mut history = Vec::new();
+    let mut told = None;
+    for step in 0..120 {
+        trace.step(rng, told);
+        let now = trace.now;
+        for due in pending.extract_if(.., |refund| refund.at_step <= step) {
+            give_back(&mut subject, now, &due, giving);
+        }
+        let twins = Twins {
+            with: &subject,
+            without: &kept,
+            settled: pending.is_empty(),
+        };
+        each(rng, twins, now);
+        let cost = trace.cost(rng, subject.remaining(now));
+        let look = subject.look(now, cost);
+        told = Some(look);
+        if !look.verdict.allows() {
+            continue;
+        }
+        subject.spend(now, cost);
+        if rng.once_in(2) {
+            pending.push(Pending {
+                charged: now,
+                cost,
+                at_step: step + 1 + rng.below(6),
+            });
+        } else {
+            kept.spend(now, cost);
+            history.push(Admission {
+                at: now,
+                units: cost.get(),
+            });
+        }
+    }
+    history
+}
+
+fn give_back(subject: &mut Shipped, now: Nanos, due: &Pending, giving: Giving) {
+    if giving == Giving::Capped {
+        subject.refund(now, due.charged, due.cost);
+        return;
+    }
+    let one_unit = match Shipped::charged(subject, cost(1)) {
+        State::Bucket(bucket) => bucket.level,
+        _ => unreachable!("only buckets are refunded in full here"),
+    };
+    let (mut state, _) = subject.at(now);
+    if let State::Bucket(bucket) = &mut state {
+        bucket.level = bucket.level.saturating_sub(due.cost.get() * one_unit);
+    }
+    subject.state = Some(state);
+}
+
+impl Shipped {
+    /// A fresh state charged once.
+    fn charged(&self, cost: Cost) -> State {
+        let mut fresh = Shipped::new(&self.limit);
+        fresh.spend(Nanos::ZERO, cost);
+        fresh.state.expect("it was charged")
+    }
+}
+
+#[test]
+fn a_refund_never_leaves_more_than_if_the_charge_had_never_been() {
+    for_each_seed(700, |rng| {
+        let algorithm = rng.pick(&Algorithm::ALL);
+        let case = Case::random(rng, algorithm);
+        run(rng, &case, Giving::Capped, |rng, twins, now| {
+            let later = now.plus(Nanos::new(rng.below(2 * case.width())));
+            for at in [now, later] {
+                let (with, without) = (twins.with.remaining(at), twins.without.remaining(at));
+                assert!(with <= without, "{with} of {without}: {case:?}");
+                if twins.settled && !algorithm.takes_burst() {
+                    assert_eq!(with, without, "a window gives back all: {case:?}");
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn the_bound_holds_through_any_refunds() {
+    for_each_seed(700, |rng| {
+        let algorithm = rng.pick(&Algorithm::ALL);
+        let case = Case::random(rng, algorithm);
+        let history = run(rng, &case, Giving::Capped, |_, _, _| {});
+        if let Err(violation) = within_bound(&case.limit, &history) {
+            panic!("{violation}: {case:?}");
+        }
+    });
+}
+
+/// The reason for the cap, on the same traces.
+#[test]
+fn a_refund_in_full_would_break_the_bound_of_a_bucket() {
+    let (mut capped, mut in_full) = (0, 0);
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        let case = Case::random(&mut rng, Algorithm::TokenBucket);
+        let choices = rng.next();
+        let broken = |giving| {
+            let history = run(&mut Rng::new(choices), &case, giving, |_, _, _| {});
+            u32::from(within_bound(&case.limit, &history).is_err())
+        };
+        capped += broken(Giving::Capped);
+        in_full += broken(Giving::InFull);
+    }
+    assert_eq!(capped, 0);
+    assert!(in_full > 20, "only {in_full} of 300 traces broken");
+}
+
+/// A refund at once is whole, so that an abandoned request costs nothing.
+#[test]
+fn a_refund_in_the_same_instant_gives_back_everything() {
+    for_each_seed(300, |rng| {
+        let algorithm = rng.pick(&Algorithm::ALL);
+        let case = Case::random(rng, algorithm);
+        let mut subject = Shipped::new(&case.limit);
+        let first = cost(rng.between(1, case.limit.capacity()));
+        subject.spend(case.start, first);
+        let before = subject.clone();
+        let spent = cost(rng.between(1, case.limit.capacity()));
+        subject.spend(case.start, spent);
+        subject.refund(case.start, case.start, spent);
+        let later = case.start.plus(Nanos::new(rng.below(2 * case.width())));
+        for at in [case.start, later] {
+            assert_eq!(subject.remaining(at), before.remaining(at), "{case:?}");
+        }
+    });
+}

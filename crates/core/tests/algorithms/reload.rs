@@ -1,0 +1,267 @@
+//! A rule changes while its counters live. What was used stays used, rounded up and never down, under
+//! any new parameters, algorithm or tick; and the answers after the change keep their own promises.
+
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, Spec, Verdict};
+use tidegate_core::units::Nanos;
+
+use crate::case::{Case, TODAY};
+use crate::rng::{Rng, for_each_seed};
+use crate::subject::{Shipped, Subject, cost};
+use crate::trace::{Clock, Trace};
+
+const DAY: Nanos = Nanos::from_secs(86_400);
+
+/// A subject with some past under `case`, and when that past ends.
+fn lived(rng: &mut Rng, case: &Case, clock: Clock) -> (Shipped, Vec<(Nanos, u64)>, Nanos) {
+    let mut subject = Shipped::new(&case.limit);
+    let mut trace = Trace::new(case, clock);
+    let mut charged = Vec::new();
+    let mut told = None;
+    for _ in 0..rng.between(1, 25) {
+        trace.step(rng, told);
+        if subject.settle(trace.now) {
+            charged.clear(); // they have been moved, and the list no longer tells when they were
+        }
+        let cost = trace.cost(rng, subject.remaining(trace.now));
+        let look = subject.look(trace.now, cost);
+        told = Some(look);
+        if look.verdict.allows() {
+            subject.spend(trace.now, cost);
+            charged.push((trace.now, cost.get()));
+        }
+    }
+    (subject, charged, trace.now)
+}
+
+/// The same subject under another limit.
+fn reloaded(subject: &Shipped, limit: &Limit, now: Nanos) -> Shipped {
+    let (state, _) = subject.at(now);
+    Shipped {
+        limit: limit.clone(),
+        state: Some(limit.adopt(&subject.limit, state, now)),
+    }
+}
+
+fn used(subject: &Shipped, now: Nanos) -> u64 {
+    let (state, at) = subject.at(now);
+    subject.limit.used(&state, at)
+}
+
+/// A random limit that begins where another trace ended.
+fn other(rng: &mut Rng, algorithm: Algorithm, now: Nanos) -> Case {
+    let case = Case::random(rng, algorithm);
+    Case { start: now, ..case }
+}
+
+#[test]
+fn an_upgrade_is_felt_at_once_and_what_was_spent_stays_spent() {
+    for before in Algorithm::ALL {
+        for after in Algorithm::ALL {
+            let old = Case::new(Spec::new(before, 10, DAY));
+            let new = Case::new(Spec::new(after, 1_000, DAY));
+            let now = Nanos::new(TODAY);
+            let mut subject = Shipped::new(&old.limit);
+            subject.spend(now, cost(10));
+            let upgraded = reloaded(&subject, &new.limit, now);
+            assert_eq!(upgraded.remaining(now), 990, "{before} to {after}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_lowered_below_use_refuses_and_says_when_it_will_not() {
+    for before in Algorithm::ALL {
+        for after in Algorithm::ALL {
+            let old = Case::new(Spec::new(before, 1_000, DAY));
+            let new = Case::new(Spec::new(after, 10, DAY));
+            let now = Nanos::new(TODAY);
+            let mut subject = Shipped::new(&old.limit);
+            subject.spend(now, cost(1_000));
+            let lowered = reloaded(&subject, &new.limit, now);
+            assert_eq!(lowered.remaining(now), 0, "{before} to {after}");
+            assert!(
+                used(&lowered, now) >= 20,
+                "debt is kept up to twice the limit"
+            );
+            let at_most = now.plus(DAY).plus(DAY);
+            assert_eq!(lowered.remaining(at_most), 10, "{before} to {after}");
+        }
+    }
+}
+
+/// Between any two limits of any two algorithms, whatever their ticks.
+#[test]
+fn use_is_never_under_counted_and_every_answer_stays_exact() {
+    for_each_seed(60_000, |rng| {
+        let before = rng.pick(&Algorithm::ALL);
+        let other_one = rng.pick(&Algorithm::ALL);
+        let after = rng.pick(&[before, other_one]);
+        let case = Case::random(rng, before);
+        let clock = rng.pick(&[Clock::Steady, Clock::Unsteady]);
+        let (subject, charged, now) = lived(rng, &case, clock);
+        let new = other(rng, after, now);
+        let mut adopted = reloaded(&subject, &new.limit, now);
+        let alarm = adopted.settle(now);
+        let told = || {
+            format!(
+                "{case:?}\n{:?}\n{new:?}\n{:?} at {}",
+                subject.state,
+                adopted.state,
+                now.get()
+            )
+        };
+
+        assert!(
+            !alarm || clock == Clock::Unsteady,
+            "false alarm: {}",
+            told()
+        );
+        let most_debt = 2 * new.limit.capacity();
+        if same_windows(before, after) {
+            let later = now.plus(Nanos::new(rng.below(2 * new.width())));
+            let replayed = remembered(&case, &charged, &new.limit, now);
+            for at in [now, later] {
+                let (kept, floor) = (used(&adopted, at), used(&replayed, at).min(most_debt));
+                assert!(kept >= floor, "{kept} of {floor}: {}", told());
+            }
+        } else {
+            let (kept, was) = (used(&adopted, now), used(&subject, now));
+            let kept_all = was.min(most_debt) <= kept && kept <= was + 1;
+            assert!(kept_all, "{kept} of {was}: {}", told());
+        }
+        exact(rng, &new, &adopted, now);
+    });
+}
+
+/// Whether both count in windows of one kind: then a shorter window sees less, and rightly.
+fn same_windows(before: Algorithm, after: Algorithm) -> bool {
+    before == after && !before.takes_burst()
+}
+
+/// What the new limit would hold itself, had it been charged with all that the old one remembers.
+fn remembered(old: &Case, charged: &[(Nanos, u64)], limit: &Limit, now: Nanos) -> Shipped {
+    let mut replayed = Shipped::new(limit);
+    if !charged.is_sorted_by_key(|(at, _)| *at) || charged.iter().any(|(at, _)| *at > now) {
+        return replayed; // time stands still for some: the list does not tell where
+    }
+    let width = old.width();
+    let since = match old.spec.algorithm {
+        Algorithm::FixedWindow => old.limit.window_at(now).map_or(0, |(start, _)| start.get()),
+        Algorithm::SlidingWindow => (now.get() / width * width).saturating_sub(width),
+        _ => {
+            let (tick, per_tick) = (old.limit.tick().floor(now), old.limit.tick().nanos());
+            ((tick + 1) * per_tick).saturating_sub(width)
+        }
+    };
+    for (at, units) in charged.iter().filter(|(at, _)| at.get() >= since) {
+        replayed.spend(*at, cost(*units));
+    }
+    replayed
+}
+
+/// Verdict, remaining and wait agree with each other: (a) and (b) of the contract.
+fn exact(rng: &mut Rng, case: &Case, subject: &Shipped, now: Nanos) {
+    let remaining = subject.remaining(now);
+    for units in [1, remaining + 1, rng.between(1, case.limit.capacity())] {
+        let fits = |at| subject.look(at, cost(units)).verdict.allows();
+        match subject.look(now, cost(units)).verdict {
+            Verdict::Allow { .. } => assert!(units <= remaining, "{case:?}"),
+            Verdict::Deny {
+                retry: Retry::Never,
+            } => assert!(units > case.limit.capacity(), "{case:?}"),
+            Verdict::Deny {
+                retry: Retry::After(wait),
+            } => {
+                let then = now.plus(wait);
+                assert!(units > remaining, "{case:?}");
+                assert!(then == Nanos::MAX || fits(then), "{wait} {case:?}");
+                assert!(!fits(then.since(Nanos::new(1))), "{wait} {case:?}");
+            }
+        }
+    }
+}
+
+/// Nodes with the old and the new rule take turns on one counter, as in every rolling update.
+#[test]
+fn taking_turns_over_counts_a_bucket_by_less_than_a_unit_each() {
+    let buckets = [
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::LeakyQueue,
+    ];
+    for_each_seed(2_000, |rng| {
+        let pair = [0, 1].map(|_| {
+            let algorithm = rng.pick(&buckets);
+            Case::random(rng, algorithm)
+        });
+        let (mut subject, _, now) = lived(rng, &pair[0], Clock::Steady);
+        let first = used(&subject, now);
+        let least_debt = pair.each_ref().map(|case| 2 * case.limit.capacity());
+        for switch in 1..=20 {
+            subject = reloaded(&subject, &pair[switch as usize % 2].limit, now);
+            let kept = used(&subject, now);
+            assert!(kept <= first + switch, "{kept} of {first}: {pair:?}");
+            let floor = first.min(least_debt[0]).min(least_debt[1]);
+            assert!(kept >= floor, "{kept} of {first}: {pair:?}");
+        }
+    });
+}
+
+/// The same while time passes, between two precisions of one rule: a store and its fallback.
+#[test]
+fn two_precisions_of_one_rule_drain_alike() {
+    for_each_seed(2_000, |rng| {
+        let case = Case::random(rng, Algorithm::TokenBucket);
+        let compiled = [Precision::Memory, Precision::Script]
+            .map(|precision| Limit::compile(&case.spec, precision));
+        let [Ok(memory), Ok(script)] = compiled else {
+            return;
+        };
+        let case = Case {
+            limit: memory.clone(),
+            ..case
+        };
+        let (alone, _, mut now) = lived(rng, &case, Clock::Steady);
+        let mut switched = alone.clone();
+        let limits = [&script, &memory];
+        // What drains in the coarser tick may be counted once more, and less than a unit is rounded.
+        let coarser = memory.tick().max(script.tick()).nanos();
+        let a_tick = u128::from(case.spec.count) * u128::from(coarser);
+        let a_tick = a_tick.div_ceil(u128::from(case.width()));
+        for switch in 1..=12u64 {
+            now = now.plus(Nanos::new(rng.below(case.width() / 4 + 2)));
+            switched = reloaded(&switched, limits[switch as usize % 2], now);
+            let (with, without) = (used(&switched, now), used(&alone, now));
+            assert!(with >= without, "{with} of {without}: {case:?}");
+            let most = u128::from(without) + u128::from(switch) * (1 + a_tick);
+            assert!(u128::from(with) <= most, "{with} of {without}: {case:?}");
+        }
+    });
+}
+
+#[test]
+fn a_new_count_alone_changes_nothing_that_was_counted() {
+    for_each_seed(1_500, |rng| {
+        let algorithm = rng.pick(&Algorithm::ALL);
+        let case = Case::random(rng, algorithm);
+        let (subject, _, now) = lived(rng, &case, Clock::Steady);
+        let mut spec = case.spec.clone();
+        spec.count = spec.count.div_ceil(2).max(spec.count.min(1_000));
+        let Ok(limit) = Limit::compile(&spec, case.precision) else {
+            return;
+        };
+        let limit = case
+            .seed
+            .map_or(limit.clone(), |seed| limit.for_subject(seed));
+        let there = reloaded(&subject, &limit, now);
+        let back = reloaded(&there, &case.limit, now);
+        let (before, after) = (used(&subject, now), used(&back, now));
+        let same_grain = !matches!(algorithm, Algorithm::SlidingLog) || case.spec.count <= 1_000;
+        if same_grain {
+            assert!(
+                before <= after && after <= before + 2,
+                "{before} {after}: {case:?}"
+            );
+        }
+    });
+}

@@ -1,0 +1,107 @@
+//! Random traffic: when the next request comes and what it costs. Chosen near every edge a limit has:
+//! the window and one nanosecond to either side, the wait that was told and one less, the rest that
+//! is left and one more.
+
+use tidegate_core::algorithms::{Retry, Verdict};
+use tidegate_core::units::{Cost, Nanos};
+
+use crate::case::Case;
+use crate::rng::Rng;
+use crate::subject::{Look, cost};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// Never goes back.
+    Steady,
+    /// Goes back, seldom far.
+    Unsteady,
+}
+
+pub(crate) struct Trace<'a> {
+    case: &'a Case,
+    clock: Clock,
+    pub(crate) now: Nanos,
+}
+
+impl<'a> Trace<'a> {
+    pub(crate) fn new(case: &'a Case, clock: Clock) -> Self {
+        Trace {
+            case,
+            clock,
+            now: case.start,
+        }
+    }
+
+    /// Moves to the next arrival, given what the last one was told.
+    pub(crate) fn step(&mut self, rng: &mut Rng, told: Option<Look>) {
+        self.now = if self.clock == Clock::Unsteady && rng.once_in(12) {
+            self.now.since(back(rng, self.case.width()))
+        } else {
+            self.now.plus(Nanos::new(self.forward(rng, told)))
+        };
+    }
+
+    fn forward(&self, rng: &mut Rng, told: Option<Look>) -> u64 {
+        let width = self.case.width();
+        let apart = (width / self.case.spec.count).max(1);
+        match rng.below(24) {
+            0..=5 => 0,
+            6 => 1,
+            7 => self.case.limit.tick().nanos(),
+            8 => width - 1,
+            9 => width,
+            10 => width + 1,
+            11 => 2 * width,
+            12 => width / 10 + rng.below(2),
+            13 | 14 => rng.below(2 * apart),
+            15 => rng.below(width),
+            16 => rng.below(3 * width),
+            // The last instant before an aligned edge, for the burst on both sides of it.
+            17 | 18 => (width - 1).saturating_sub(self.now.get() % width),
+            19 => rng.below(width / 10 + 1),
+            _ => told.map_or(0, |look| wait(rng, look)),
+        }
+    }
+
+    /// A cost near what is left.
+    pub(crate) fn cost(&self, rng: &mut Rng, remaining: u64) -> Cost {
+        let capacity = self.case.limit.capacity();
+        cost(match rng.below(12) {
+            0..=3 => 1,
+            4 => rng.between(1, 3),
+            5 => rng.between(1, capacity + 1),
+            6 => rng.between(1, capacity / 3 + 1),
+            7 => capacity,
+            8 => capacity + rng.below(2),
+            9 | 10 => remaining.max(1),
+            _ => remaining + 1,
+        })
+    }
+}
+
+fn wait(rng: &mut Rng, told: Look) -> u64 {
+    let retry = match told.verdict {
+        Verdict::Deny {
+            retry: Retry::After(wait),
+        } => wait,
+        _ => told.figures.more_after,
+    };
+    let span = rng.pick(&[retry, told.figures.more_after, told.figures.reset_after]);
+    // Past the last calendar edge the wait is for ever.
+    if span > Nanos::from_secs(800 * 86_400) {
+        return 0;
+    }
+    span.get().saturating_sub(rng.below(2))
+}
+
+fn back(rng: &mut Rng, width: u64) -> Nanos {
+    const PATIENCE: u64 = 5_000_000_000;
+    Nanos::new(match rng.below(8) {
+        0 => 1,
+        1..=3 => rng.below(PATIENCE) + 1,
+        4 => PATIENCE,
+        5 => rng.below(width.min(PATIENCE)) + 1,
+        6 => PATIENCE + 1 + rng.below(1_000_000_000),
+        _ => PATIENCE + rng.below(2 * width),
+    })
+}

@@ -1,0 +1,143 @@
+//! Where a listener listens: `host:port`, `unix:path` or `off`.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+/// A place to listen at.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) enum Address {
+    /// A host name or address, and a port. Port 0 takes a free one.
+    Tcp(String),
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// Nowhere.
+    Off,
+}
+
+/// Text that is no place to listen at.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{found}` is no address; write host:port, unix:path or off")]
+pub(crate) struct BadAddress {
+    found: String,
+}
+
+impl FromStr for Address {
+    type Err = BadAddress;
+
+    fn from_str(text: &str) -> Result<Self, BadAddress> {
+        let bad = || BadAddress {
+            found: text.escape_default().to_string(),
+        };
+        if text == "off" {
+            return Ok(Address::Off);
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() {
+                Err(bad())
+            } else {
+                Ok(Address::Unix(path.into()))
+            };
+        }
+        let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
+        let bracketed = host.starts_with('[') && host.ends_with(']');
+        if host.is_empty() || port.parse::<u16>().is_err() || (host.contains(':') && !bracketed) {
+            return Err(bad());
+        }
+        Ok(Address::Tcp(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = BadAddress;
+
+    fn try_from(text: String) -> Result<Self, BadAddress> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(text) => f.write_str(text),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Off => f.write_str("off"),
+        }
+    }
+}
+
+/// Where a listener really listens, or where a connection came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// An address.
+    Tcp(SocketAddr),
+    /// A socket in the file system: the same machine.
+    Unix(PathBuf),
+}
+
+impl Place {
+    /// Whether only this machine can reach it.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Place::Tcp(addr) => addr.ip().to_canonical().is_loopback(),
+            Place::Unix(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Tcp(addr) => addr.fmt(f),
+            Place::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_prints_as_it_is_written() {
+        for text in [
+            "127.0.0.1:8080",
+            "[::1]:0",
+            "localhost:80",
+            "unix:/run/tg.sock",
+            "off",
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused_with_what_to_write() {
+        for text in [
+            "",
+            "8080",
+            ":8080",
+            "localhost",
+            "localhost:99999",
+            "::1:80",
+            "unix:",
+            "on",
+        ] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(
+                error.ends_with("write host:port, unix:path or off"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_mapped_loopback_is_local() {
+        assert!(Place::Tcp("[::ffff:127.0.0.1]:1".parse().unwrap()).is_local());
+        assert!(!Place::Tcp("192.0.2.1:1".parse().unwrap()).is_local());
+    }
+}

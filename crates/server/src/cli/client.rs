@@ -1,0 +1,100 @@
+//! A small blocking HTTP/1.1 client: one request, one connection. Enough for the command line.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A server on the same machine or network answers within this, or is as good as not there.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// More than any answer to one request.
+const LARGEST: u64 = 4 << 20;
+
+/// An answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) body: String,
+}
+
+/// Posts JSON to `path` of the server at `url`.
+pub(super) fn post(url: &str, path: &str, body: &str) -> io::Result<Reply> {
+    let head = |host: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        )
+    };
+    if let Some(socket) = url.strip_prefix("unix:") {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        return exchange(stream, &head("localhost"), body);
+    }
+    let host = url
+        .strip_prefix("http://")
+        .ok_or_else(|| bad("write http://host:port or unix:path"))?;
+    let host = host.trim_end_matches('/');
+    let with_port = if host
+        .rsplit_once(':')
+        .is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+    {
+        host.to_owned()
+    } else {
+        format!("{host}:80")
+    };
+    let address = with_port
+        .to_socket_addrs()?
+        .next()
+        .ok_or_else(|| bad("no such host"))?;
+    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    exchange(stream, &head(host), body)
+}
+
+fn exchange(mut stream: impl Read + Write, head: &str, body: &str) -> io::Result<Reply> {
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
+    let mut answer = String::new();
+    stream.take(LARGEST).read_to_string(&mut answer)?;
+    read(&answer).ok_or_else(|| bad("the answer is not HTTP/1.1"))
+}
+
+/// Splits an answer that ends with its connection. The server always sends a length, so there are no
+/// chunks to put together.
+fn read(answer: &str) -> Option<Reply> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    Some(Reply {
+        status,
+        body: body.to_owned(),
+    })
+}
+
+fn bad(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_split_into_status_and_body() {
+        let reply = read("HTTP/1.1 429 Too Many Requests\r\na: b\r\n\r\n{}").unwrap();
+        assert_eq!(
+            reply,
+            Reply {
+                status: 429,
+                body: "{}".into()
+            }
+        );
+        assert_eq!(read("nonsense"), None);
+        assert_eq!(read("HTTP/1.1 2\r\n\r\n"), None);
+    }
+
+    #[test]
+    fn a_url_of_another_kind_is_refused() {
+        assert!(post("ftp://x", "/", "").is_err());
+    }
+}

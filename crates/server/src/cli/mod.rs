@@ -1,0 +1,215 @@
+//! The command line.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong usage, 69 nobody answers, 75 denied, 78 bad rules or
+//! configuration. What a program might read goes to standard output, the rest to standard error.
+
+mod ask;
+mod client;
+mod explain;
+mod key;
+mod lint;
+mod schema;
+mod serve;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::Layer;
+
+/// A distributed rate limiter.
+#[derive(Parser, Debug)]
+#[command(name = "tidegate", version, about, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the service
+    Serve(Box<ServeArgs>),
+    /// Check rules files or folders: faults and warnings
+    #[command(alias = "check")]
+    Lint(LintArgs),
+    /// Tell which rules apply to a request and why, without a server
+    Explain(ExplainArgs),
+    /// Ask a running server, and charge
+    Try(AskArgs),
+    /// Ask a running server what is left, without charging
+    Peek(AskArgs),
+    /// Make lines for a keys file
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Print the JSON Schema of a rules file, for editors
+    Schema,
+}
+
+#[derive(Args, Debug)]
+struct ServeArgs {
+    /// File with the settings that are not given here
+    #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    layer: Layer,
+}
+
+#[derive(Args, Debug)]
+struct LintArgs {
+    /// Rules files, or folders of them; each is checked as one set of rules
+    #[arg(required = true, value_name = "FILE")]
+    paths: Vec<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct ExplainArgs {
+    /// Rules file or folder; the built-in rules without it
+    #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
+    rules: Option<PathBuf>,
+
+    #[command(flatten)]
+    request: RequestArgs,
+
+    /// How to print
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+#[derive(Args, Debug)]
+struct AskArgs {
+    /// The server: http://host:port or unix:path
+    #[arg(long, env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+
+    #[command(flatten)]
+    request: RequestArgs,
+
+    /// How to print
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+#[derive(Args, Debug)]
+struct RequestArgs {
+    /// A fact about the request, such as ip=203.0.113.9 or path=/login; may be repeated
+    #[arg(short, long = "attr", value_name = "NAME=VALUE", value_parser = pair)]
+    attrs: Vec<(String, String)>,
+
+    /// What the request costs
+    #[arg(long, value_name = "N")]
+    cost: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+#[derive(Subcommand, Debug)]
+enum KeyCommand {
+    /// Make a new random key: the key to standard error, its line to standard output
+    New(KeyArgs),
+    /// The line for a key read from standard input
+    Hash(KeyArgs),
+}
+
+#[derive(Args, Debug)]
+struct KeyArgs {
+    /// The tier it belongs to, as the rules name it
+    #[arg(long, default_value = "free")]
+    tier: String,
+
+    /// Whose key it is
+    #[arg(long, default_value = "")]
+    name: String,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Exit {
+    Done = 0,
+    Failed = 1,
+    Usage = 2,
+    Unreachable = 69,
+    Denied = 75,
+    BadConfig = 78,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// Runs one command.
+pub(crate) fn run(cli: Cli) -> Exit {
+    match cli.command {
+        Command::Serve(args) => serve::run(*args),
+        Command::Lint(args) => lint::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Try(args) => ask::run(&args, "/v1/check"),
+        Command::Peek(args) => ask::run(&args, "/v1/peek"),
+        Command::Key(command) => key::run(command),
+        Command::Schema => schema::run(),
+    }
+}
+
+impl RequestArgs {
+    /// The request as the wire has it.
+    fn body(&self) -> String {
+        let attributes: serde_json::Map<_, _> = self
+            .attrs
+            .iter()
+            .map(|(name, value)| (name.clone(), value.as_str().into()))
+            .collect();
+        let mut body = serde_json::json!({"attributes": attributes});
+        if let Some(cost) = self.cost {
+            body["cost"] = cost.into();
+        }
+        body.to_string()
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Prints a line to standard output. A reader that has gone away is no reason to fail.
+fn say(text: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Prints an error to standard error.
+fn complain(text: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "tidegate: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_switch_takes_an_optional_value() {
+        for (arg, want) in [("--shadow", true), ("--shadow=false", false)] {
+            let cli = Cli::try_parse_from(["tidegate", "serve", arg]).unwrap();
+            let Command::Serve(args) = cli.command else {
+                panic!()
+            };
+            assert_eq!(args.layer.shadow, Some(want));
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! `tidegate serve`: puts the parts together, runs them, and ends them.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::clock::SystemClock;
+use tidegate::http::ResetStyle;
+use tidegate::observe::{Metrics, process};
+use tidegate::stores::memory::MemoryStore;
+use tidegate::{Limiter, Secret};
+use tracing::{error, info, warn};
+
+use super::{Exit, ServeArgs, complain};
+use crate::address::Place;
+use crate::config::{Layer, Reset, Settings};
+use crate::drain::{Drain, End, Signals, until_ended};
+use crate::edges::admin::guard::Guard;
+use crate::edges::admin::serve::Admin;
+use crate::edges::http::serve::Public;
+use crate::ids::Ids;
+use crate::live::{self, Live};
+use crate::logs;
+use crate::net::listener::{Bounds, Ending, Listener};
+use crate::service::Service;
+
+/// Descriptors kept for everything that is not a connection.
+const SPARE_FILES: u64 = 64;
+/// Operators and scrapers; nobody else has business there.
+const ADMIN_CONNECTIONS: usize = 64;
+
+/// Why the service does not run.
+enum Failure {
+    /// It was told something it cannot do.
+    Config(String),
+    /// The system does not let it.
+    System(String),
+}
+
+pub(super) fn run(args: ServeArgs) -> Exit {
+    let settings = match settings(args) {
+        Ok(settings) => settings,
+        Err(error) => {
+            complain(error);
+            return Exit::BadConfig;
+        }
+    };
+    logs::start(settings.log_format);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let served = runtime
+        .map_err(|error| Failure::System(error.to_string()))
+        .and_then(|runtime| runtime.block_on(serve(settings)));
+    match served {
+        Ok(End::Clean) => Exit::Done,
+        Ok(End::Cut | End::AtOnce) => Exit::Failed,
+        Err(Failure::Config(reason)) => {
+            error!("{reason}");
+            Exit::BadConfig
+        }
+        Err(Failure::System(reason)) => {
+            error!("{reason}");
+            Exit::Failed
+        }
+    }
+}
+
+fn settings(args: ServeArgs) -> Result<Settings, crate::config::BadConfig> {
+    let below = match &args.config {
+        Some(file) => Layer::read(file)?,
+        None => Layer::default(),
+    };
+    args.layer.over(below).settle()
+}
+
+async fn serve(settings: Settings) -> Result<End, Failure> {
+    let system = |error: std::io::Error| Failure::System(error.to_string());
+    let signals = Signals::listen().map_err(system)?;
+    let (drain, idle) = Drain::new();
+    let service = Arc::new(service(&settings, &drain)?);
+    let live = Live::start(&service, settings.rules.as_deref()).map_err(system)?;
+    let live = Arc::new(live);
+    let http = open("http", &settings.http).await?;
+    let admin = open("admin", &settings.admin).await?;
+    let ending = || Ending {
+        phase: drain.watch(),
+        busy: drain.busy(),
+    };
+    let metrics = || Arc::clone(&service.metrics);
+    let bounds = Bounds {
+        connections: connections(&settings),
+        idle: settings.idle,
+    };
+    if let Some(listener) = admin {
+        let token_file = settings.admin_token_file.as_deref();
+        let guard = Guard::new(&listener.place(), token_file, &settings.admin_hosts);
+        let guard = guard.map_err(|error| Failure::Config(error.to_string()))?;
+        let admin = Admin {
+            service: Arc::clone(&service),
+            live: Arc::clone(&live),
+            guard,
+        };
+        let bounds = Bounds {
+            connections: ADMIN_CONNECTIONS,
+            ..bounds
+        };
+        info!(edge = "admin", address = %listener.place(), "listening");
+        tokio::spawn(listener.serve(admin, bounds, ending(), metrics()));
+    }
+    if let Some(listener) = http {
+        let place = listener.place();
+        info!(edge = "http", address = %place, "listening");
+        if settings.rules.is_none() {
+            greet(&place);
+        }
+        tokio::spawn(listener.serve(Public(Arc::clone(&service)), bounds, ending(), metrics()));
+    }
+    tokio::spawn(tell_counts(Arc::clone(&service)));
+    let reload = || {
+        info!("reload asked for");
+        live.poke();
+    };
+    let end = until_ended(
+        signals,
+        drain,
+        idle,
+        settings.drain_delay,
+        settings.drain,
+        reload,
+    )
+    .await;
+    service.settle_lines();
+    match end {
+        End::Clean => info!("everything finished"),
+        End::Cut => warn!("the deadline came before everything was finished"),
+        End::AtOnce => {}
+    }
+    Ok(end)
+}
+
+fn service(settings: &Settings, drain: &Drain) -> Result<Service, Failure> {
+    let no_randomness =
+        |error: getrandom::Error| Failure::System(format!("no randomness: {error}"));
+    let secret = match &settings.secret_file {
+        None => Secret::random().map_err(no_randomness)?,
+        Some(file) => {
+            let fault = |reason: String| Failure::Config(format!("{}: {reason}", file.display()));
+            let bytes = std::fs::read(file).map_err(|error| fault(error.to_string()))?;
+            Secret::from_bytes(&bytes).map_err(|error| fault(error.to_string()))?
+        }
+    };
+    let policy = live::policy(settings.rules.as_deref()).map_err(Failure::Config)?;
+    let clock = SystemClock::new();
+    let metrics = Arc::new(Metrics::default());
+    let store = MemoryStore::with_cap(clock, settings.memory_cap.0);
+    let mut limiter =
+        Limiter::new(store, policy, secret, Arc::new(clock)).observed_by(Arc::clone(&metrics) as _);
+    if settings.shadow {
+        limiter = limiter.in_shadow();
+    }
+    let reset = match settings.reset {
+        Reset::Epoch => ResetStyle::Epoch,
+        Reset::Delta => ResetStyle::Delta,
+    };
+    let ids = Ids::random().map_err(no_randomness)?;
+    Ok(Service {
+        limiter,
+        clock,
+        metrics,
+        ids,
+        reset,
+        phase: drain.watch(),
+    })
+}
+
+async fn open(edge: &str, address: &crate::address::Address) -> Result<Option<Listener>, Failure> {
+    let opened = Listener::open(address).await;
+    opened
+        .map_err(|error| Failure::System(format!("cannot listen for {edge} at {address}: {error}")))
+}
+
+/// As many as asked for, but never so many that the last descriptor is a connection.
+fn connections(settings: &Settings) -> usize {
+    let most = process::max_fds().map_or(u64::MAX, |most| most.saturating_sub(SPARE_FILES).max(1));
+    settings
+        .max_connections
+        .min(usize::try_from(most).unwrap_or(usize::MAX))
+}
+
+async fn tell_counts(service: Arc<Service>) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        second.tick().await;
+        service.settle_lines();
+    }
+}
+
+/// For someone who has just started it with nothing.
+fn greet(place: &Place) {
+    let Place::Tcp(address) = place else { return };
+    let mut out = std::io::stdout();
+    let _ = write!(
+        out,
+        "\nNo --rules given, so these run:\n\n{}\nTry, six times, and read the answer:\n\n  \
+         curl -i http://{address}/v1/check -d '{{\"attributes\": {{\"ip\": \"203.0.113.9\", \"path\": \"/login\"}}}}'\n\n\
+         and ask what is left, without spending it:\n\n  \
+         curl -s http://{address}/v1/peek -d '{{\"attributes\": {{\"ip\": \"203.0.113.9\", \"path\": \"/login\"}}}}'\n\n",
+        live::BUILT_IN
+    );
+}

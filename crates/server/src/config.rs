@@ -1,0 +1,303 @@
+//! What `serve` is told: flags and environment over a file over defaults.
+//!
+//! Every setting is an `Option` in [`Layer`], whichever layer it comes from; [`Settings`] is what
+//! comes out, complete and checked. Unknown names in the file are refused.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+use crate::address::Address;
+
+/// One layer of settings. The same names as flags, as `TIDEGATE_*`, and in the file.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Layer {
+    /// Rules: a YAML file, or a folder of them. Without it a small built-in set runs
+    #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
+    pub(crate) rules: Option<PathBuf>,
+
+    /// Where counters are kept
+    #[arg(long, env = "TIDEGATE_STORE", value_name = "memory")]
+    pub(crate) store: Option<String>,
+
+    /// Where to answer checks: host:port, unix:path or off [default: 127.0.0.1:8080]
+    #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
+    pub(crate) http: Option<Address>,
+
+    /// Where to show metrics and administer: host:port, unix:path or off [default: 127.0.0.1:8082]
+    #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
+    pub(crate) admin: Option<Address>,
+
+    /// File with the token that `--admin` asks for; required beyond loopback
+    #[arg(long, env = "TIDEGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) admin_token_file: Option<PathBuf>,
+
+    /// Host names beside loopback that `--admin` may be addressed by
+    #[arg(
+        long,
+        env = "TIDEGATE_ADMIN_HOST",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub(crate) admin_host: Option<Vec<String>>,
+
+    /// Let every rule only watch: count what it would refuse, refuse nothing
+    #[arg(long, env = "TIDEGATE_SHADOW", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) shadow: Option<bool>,
+
+    /// File with the secret under which subjects are hashed and receipts are sealed
+    #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
+
+    /// The most memory counters may take [default: 512MiB]
+    #[arg(long, env = "TIDEGATE_MEMORY_CAP", value_name = "SIZE")]
+    pub(crate) memory_cap: Option<Size>,
+
+    /// How to log; auto is text on a terminal, else JSON [default: auto]
+    #[arg(long, env = "TIDEGATE_LOG_FORMAT", value_enum)]
+    pub(crate) log_format: Option<LogFormat>,
+
+    /// Seconds that requests in flight have to finish in at the end [default: 10]
+    #[arg(long, env = "TIDEGATE_DRAIN", value_name = "SECS")]
+    pub(crate) drain: Option<u64>,
+
+    /// Seconds to go on serving after SIGTERM while /readyz already says no [default: 1]
+    #[arg(long, env = "TIDEGATE_DRAIN_DELAY", value_name = "SECS")]
+    pub(crate) drain_delay: Option<u64>,
+
+    /// What X-RateLimit-Reset counts in [default: epoch]
+    #[arg(long, env = "TIDEGATE_RESET", value_enum)]
+    pub(crate) reset: Option<Reset>,
+
+    /// Connections at once [default: 4096, or what the limit on open files leaves]
+    #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS", value_name = "N")]
+    pub(crate) max_connections: Option<usize>,
+
+    /// Seconds after which a connection that sends nothing is closed [default: 60]
+    #[arg(long, env = "TIDEGATE_IDLE", value_name = "SECS")]
+    pub(crate) idle: Option<u64>,
+}
+
+/// The forms of log lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+    /// Text on a terminal, else JSON.
+    #[default]
+    Auto,
+}
+
+/// What `X-RateLimit-Reset` counts in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Reset {
+    /// Seconds since 1970.
+    #[default]
+    Epoch,
+    /// Seconds from now.
+    Delta,
+}
+
+/// A number of bytes, written `512MiB`, `1GiB`, `64KiB` or plain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Size(pub(crate) u64);
+
+/// Everything `serve` needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) rules: Option<PathBuf>,
+    pub(crate) http: Address,
+    pub(crate) admin: Address,
+    pub(crate) admin_token_file: Option<PathBuf>,
+    pub(crate) admin_hosts: Vec<String>,
+    pub(crate) shadow: bool,
+    pub(crate) secret_file: Option<PathBuf>,
+    pub(crate) memory_cap: Size,
+    pub(crate) log_format: LogFormat,
+    pub(crate) drain: Duration,
+    pub(crate) drain_delay: Duration,
+    pub(crate) reset: Reset,
+    pub(crate) max_connections: usize,
+    pub(crate) idle: Duration,
+}
+
+/// Why settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadConfig {
+    /// The file is not there or cannot be read.
+    #[error("{}: {source}", file.display())]
+    Unreadable {
+        file: PathBuf,
+        source: std::io::Error,
+    },
+    /// The file does not say what a configuration says.
+    #[error("{}: {reason}", file.display())]
+    Malformed { file: PathBuf, reason: String },
+    /// A store there is no code for.
+    #[error("store `{found}` is not there yet; write memory")]
+    NoSuchStore { found: String },
+}
+
+impl Layer {
+    /// Reads a file of settings.
+    pub(crate) fn read(file: &Path) -> Result<Self, BadConfig> {
+        let text = std::fs::read_to_string(file).map_err(|source| BadConfig::Unreadable {
+            file: file.to_owned(),
+            source,
+        })?;
+        serde_saphyr::from_str(&text).map_err(|e| BadConfig::Malformed {
+            file: file.to_owned(),
+            reason: e.to_string(),
+        })
+    }
+
+    /// This layer where it says something, else the one below.
+    pub(crate) fn over(self, below: Layer) -> Layer {
+        Layer {
+            rules: self.rules.or(below.rules),
+            store: self.store.or(below.store),
+            http: self.http.or(below.http),
+            admin: self.admin.or(below.admin),
+            admin_token_file: self.admin_token_file.or(below.admin_token_file),
+            admin_host: self.admin_host.or(below.admin_host),
+            shadow: self.shadow.or(below.shadow),
+            secret_file: self.secret_file.or(below.secret_file),
+            memory_cap: self.memory_cap.or(below.memory_cap),
+            log_format: self.log_format.or(below.log_format),
+            drain: self.drain.or(below.drain),
+            drain_delay: self.drain_delay.or(below.drain_delay),
+            reset: self.reset.or(below.reset),
+            max_connections: self.max_connections.or(below.max_connections),
+            idle: self.idle.or(below.idle),
+        }
+    }
+
+    /// Fills in the defaults. They are the design's; the reasons that are not obvious stand here.
+    pub(crate) fn settle(self) -> Result<Settings, BadConfig> {
+        let store = self.store.unwrap_or_else(|| "memory".to_owned());
+        if store != "memory" {
+            // A URL may hold a password: only its scheme is repeated.
+            let found = store
+                .split(':')
+                .next()
+                .unwrap_or_default()
+                .escape_default()
+                .to_string();
+            return Err(BadConfig::NoSuchStore { found });
+        }
+        let loopback = |port: u16| Address::Tcp(format!("127.0.0.1:{port}"));
+        Ok(Settings {
+            rules: self.rules,
+            http: self.http.unwrap_or_else(|| loopback(8080)),
+            admin: self.admin.unwrap_or_else(|| loopback(8082)),
+            admin_token_file: self.admin_token_file,
+            admin_hosts: self.admin_host.unwrap_or_default(),
+            shadow: self.shadow.unwrap_or(false),
+            secret_file: self.secret_file,
+            memory_cap: self.memory_cap.unwrap_or(Size(512 << 20)),
+            log_format: self.log_format.unwrap_or_default(),
+            drain: Duration::from_secs(self.drain.unwrap_or(10)),
+            // A balancer that probes every second has seen /readyz once before the door closes.
+            drain_delay: Duration::from_secs(self.drain_delay.unwrap_or(1)),
+            reset: self.reset.unwrap_or_default(),
+            max_connections: self.max_connections.unwrap_or(4096).max(1),
+            // Longer than most proxies keep an idle connection, so that they close first.
+            idle: Duration::from_secs(self.idle.unwrap_or(60).max(1)),
+        })
+    }
+}
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!(
+                "`{}` is no size; write 512MiB, 1GiB or 67108864",
+                text.escape_default()
+            )
+        };
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = match &text[digits.len()..] {
+            "" | "B" => 1,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            _ => return Err(bad()),
+        };
+        let number: u64 = digits.parse().map_err(|_| bad())?;
+        number.checked_mul(unit).map(Size).ok_or_else(bad)
+    }
+}
+
+impl TryFrom<String> for Size {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> Result<Layer, BadConfig> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tidegate.yaml");
+        std::fs::write(&path, text).unwrap();
+        Layer::read(&path)
+    }
+
+    #[test]
+    fn an_upper_layer_wins_where_it_speaks() {
+        let flags = Layer {
+            drain: Some(3),
+            ..Layer::default()
+        };
+        let below = file("drain: 5\nidle: 7\nhttp: off\nmemory_cap: 1GiB\nreset: delta\n").unwrap();
+        let settings = flags.over(below).settle().unwrap();
+        assert_eq!(settings.drain, Duration::from_secs(3));
+        assert_eq!(settings.idle, Duration::from_secs(7));
+        assert_eq!(settings.http, Address::Off);
+        assert_eq!(settings.memory_cap, Size(1 << 30));
+        assert_eq!(settings.reset, Reset::Delta);
+        assert_eq!(settings.admin.to_string(), "127.0.0.1:8082");
+    }
+
+    #[test]
+    fn a_name_that_is_not_a_setting_is_refused_and_named() {
+        let error = file("drian: 5\n").unwrap_err().to_string();
+        assert!(error.contains("drian"), "{error}");
+    }
+
+    #[test]
+    fn a_store_that_is_not_there_yet_is_refused_without_its_password() {
+        let store = Some("redis://:secret@host".to_owned());
+        let error = Layer {
+            store,
+            ..Layer::default()
+        }
+        .settle()
+        .unwrap_err()
+        .to_string();
+        assert_eq!(error, "store `redis` is not there yet; write memory");
+    }
+
+    #[test]
+    fn sizes_are_read_and_never_wrap() {
+        assert_eq!("64KiB".parse(), Ok(Size(65_536)));
+        assert_eq!("7".parse(), Ok(Size(7)));
+        for text in ["", "MiB", "1MB", "-1", "99999999999GiB"] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+}

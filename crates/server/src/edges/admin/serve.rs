@@ -1,0 +1,235 @@
+//! The routes of the admin listener.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tidegate::Standing;
+use tidegate::observe::{Exposition, StoreFacts};
+
+use super::guard::Guard;
+use crate::address::Place;
+use crate::edges::http::error::{Refusal, json_answer};
+use crate::edges::http::serve::no_store;
+use crate::edges::http::wire::{self, Ask, Asked, BadInput};
+use crate::ids::Id;
+use crate::live::Live;
+use crate::net::body;
+use crate::net::connection::{Answer, Handler};
+use crate::service::Service;
+
+/// The admin listener.
+#[derive(Clone)]
+pub(crate) struct Admin {
+    pub(crate) service: Arc<Service>,
+    pub(crate) live: Arc<Live>,
+    pub(crate) guard: Guard,
+}
+
+impl Handler for Admin {
+    async fn handle(&self, peer: &Place, request: Request<Incoming>) -> Answer {
+        let (parts, body) = request.into_parts();
+        let id = self.service.ids.next();
+        let answered = self.route(&id, peer, &parts, body).await;
+        let mut answer = answered.unwrap_or_else(|refusal| refusal.answer(&id));
+        let headers = answer.headers_mut();
+        headers.insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        answer
+    }
+
+    fn panicked(&self) -> Answer {
+        Refusal::Internal.answer(&self.service.ids.next())
+    }
+}
+
+impl Admin {
+    async fn route(
+        &self,
+        id: &Id,
+        peer: &Place,
+        parts: &Parts,
+        body: Incoming,
+    ) -> Result<Answer, Refusal> {
+        let (path, method) = (parts.uri.path(), &parts.method);
+        if path == "/healthz" {
+            return Ok(told(id, &json!({"status": "ok"})));
+        }
+        self.guard.admit(peer, parts)?;
+        match (path, method) {
+            ("/metrics", &Method::GET) => Ok(self.metrics()),
+            ("/v1/rules", &Method::GET) => Ok(told(id, &self.rules())),
+            ("/v1/reload", &Method::POST) => {
+                self.live.poke();
+                Ok(told(id, &json!({"id": id.as_str(), "status": "looking"})))
+            }
+            ("/v1/subjects", &Method::GET) => {
+                let attributes = query_attributes(parts.uri.query().unwrap_or_default())?;
+                self.inspect(id, attributes.as_bytes()).await
+            }
+            ("/v1/subjects", &Method::POST) => {
+                self.inspect(id, &body::read(body, body::SMALL).await?)
+                    .await
+            }
+            ("/v1/subjects", &Method::DELETE) | ("/v1/subjects/reset", &Method::POST) => {
+                self.reset(id, &body::read(body, body::SMALL).await?).await
+            }
+            ("/metrics" | "/v1/rules", _) => Err(Refusal::Method { allow: "GET" }),
+            ("/v1/reload" | "/v1/subjects/reset", _) => Err(Refusal::Method { allow: "POST" }),
+            ("/v1/subjects", _) => Err(Refusal::Method {
+                allow: "GET, POST, DELETE",
+            }),
+            _ => Err(Refusal::NoSuchPath),
+        }
+    }
+
+    fn metrics(&self) -> Answer {
+        let stats = self.service.limiter.store().stats();
+        let facts = StoreFacts {
+            keys: stats.keys,
+            bytes: stats.bytes,
+            cap_bytes: stats.cap,
+            overflowed: stats.overflow,
+        };
+        let page = self
+            .service
+            .metrics
+            .expose(env!("CARGO_PKG_VERSION"), facts);
+        let mut answer = Response::new(Full::new(Bytes::from(page)));
+        let content_type = HeaderValue::from_static(Exposition::CONTENT_TYPE);
+        answer
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, content_type);
+        answer
+    }
+
+    fn rules(&self) -> Value {
+        let policy = self.service.limiter.policy().get();
+        let names: Vec<&str> = policy
+            .rules
+            .rules()
+            .iter()
+            .map(|rule| rule.name().as_str())
+            .collect();
+        json!({
+            "version": policy.version(),
+            "hash": *self.service.metrics.reload.hash.lock(),
+            "keys": policy.keys.as_ref().map(|keys| keys.len()),
+            "stale": self.live.stale(),
+            "rules": names,
+        })
+    }
+
+    async fn inspect(&self, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
+        let ask = single(body)?;
+        let view = self.service.limiter.view();
+        let standings = view.inspect(ask.request).await.map_err(no_store)?;
+        let limits: Vec<Value> = standings.iter().map(standing).collect();
+        Ok(told(id, &json!({"id": id.as_str(), "limits": limits})))
+    }
+
+    async fn reset(&self, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
+        let ask = single(body)?;
+        let counters = self
+            .service
+            .limiter
+            .view()
+            .reset(ask.request)
+            .await
+            .map_err(no_store)?;
+        tracing::info!(id = id.as_str(), counters, "subject reset");
+        Ok(told(id, &json!({"id": id.as_str(), "reset": counters})))
+    }
+}
+
+fn told(id: &Id, body: &Value) -> Answer {
+    json_answer(StatusCode::OK, body.to_string().into(), id)
+}
+
+fn single(body: &[u8]) -> Result<Ask<'_>, Refusal> {
+    match wire::asked(body)? {
+        Asked::One(ask) => Ok(*ask),
+        Asked::Many(_) => {
+            let reason = "one subject at a time: write an object".to_owned();
+            Err(BadInput {
+                field: String::new(),
+                reason,
+            }
+            .into())
+        }
+    }
+}
+
+fn standing(standing: &Standing) -> Value {
+    let inspection = standing.inspection;
+    json!({
+        "rule": standing.rule,
+        "rate": standing.rate,
+        "limit": standing.capacity,
+        "used": inspection.map_or(0, |found| found.used),
+        "remaining": inspection.map_or(standing.capacity, |found| found.figures.remaining),
+        "reset_after_ms": inspection.map_or(0, |found| found.figures.reset_after.millis_up()),
+    })
+}
+
+/// `ip=203.0.113.9&user=a` as the body of a request. `+` and `%XX` are decoded.
+fn query_attributes(query: &str) -> Result<String, Refusal> {
+    let mut attributes = serde_json::Map::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        attributes.insert(decoded(name)?, Value::String(decoded(value)?));
+    }
+    Ok(json!({"attributes": attributes}).to_string())
+}
+
+fn decoded(text: &str) -> Result<String, Refusal> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                let value = digit(rest.next())
+                    .zip(digit(rest.next()))
+                    .map(|(a, b)| a * 16 + b);
+                let value = value.and_then(|value| u8::try_from(value).ok());
+                value.ok_or_else(bad_query)?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| bad_query())
+}
+
+fn bad_query() -> Refusal {
+    let reason = "an escape is %XX, and all of it is UTF-8".to_owned();
+    BadInput {
+        field: "query".to_owned(),
+        reason,
+    }
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_becomes_attributes() {
+        let body = query_attributes("ip=203.0.113.9&user=a+b%2fc").unwrap();
+        assert_eq!(
+            body,
+            r#"{"attributes":{"ip":"203.0.113.9","user":"a b/c"}}"#
+        );
+        assert!(query_attributes("a=%zz").is_err() && query_attributes("a=%ff").is_err());
+    }
+}

@@ -1,0 +1,8 @@
+//! Sub-requests of a proxy: nginx `auth_request`, Traefik and Caddy forward auth.
+//!
+//! `wire` reads the headers, `path` normalises the path, `serve` answers. Denials are 429 unless the
+//! URL asks for another status: nginx turns anything but 401 and 403 into an error of its own.
+
+mod path;
+pub(crate) mod serve;
+pub(crate) mod wire;

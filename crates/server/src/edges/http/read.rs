@@ -1,0 +1,382 @@
+//! The reader behind `wire`: visitors that build requests and remember where they are.
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use tidegate::identity::{Digest, ip};
+use tidegate_core::engine::{ApiKey, Request};
+use tidegate_core::units::Cost;
+
+use super::wire::{
+    Ask, Asked, BadInput, LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES, MOST_COSTS, MOST_ITEMS,
+};
+
+/// What a fault repeats of the input at most, in characters.
+const LONGEST_ECHO: usize = 64;
+const LONGEST_REASON: usize = 300;
+
+/// Where the reader is, for the fault it may find there.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    item: Cell<Option<usize>>,
+    field: RefCell<Cow<'static, str>>,
+    name: RefCell<Option<String>>,
+}
+
+impl Trace {
+    fn at(&self, field: impl Into<Cow<'static, str>>) {
+        *self.field.borrow_mut() = field.into();
+    }
+
+    fn inside(&self, name: &str) {
+        *self.name.borrow_mut() = Some(cut(name, LONGEST_ECHO));
+    }
+
+    /// The fault at the place the reader has come to.
+    pub(super) fn fault(&self, error: &serde_json::Error) -> BadInput {
+        let mut field = match self.item.get() {
+            Some(item) => format!("[{item}]"),
+            None => String::new(),
+        };
+        let (outer, name) = (self.field.borrow(), self.name.borrow());
+        for part in [Some(&**outer), name.as_deref()].into_iter().flatten() {
+            if !field.is_empty() && !part.is_empty() || name.is_some() && field == *outer {
+                field.push('.');
+            }
+            field.push_str(part);
+        }
+        BadInput {
+            field,
+            reason: cut(&error.to_string(), LONGEST_REASON),
+        }
+    }
+}
+
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// A request, or a list of them.
+pub(super) struct OneOrMany<'t>(pub(super) &'t Trace);
+
+impl<'de> DeserializeSeed<'de> for OneOrMany<'_> {
+    type Value = Asked<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
+        source.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for OneOrMany<'_> {
+    type Value = Asked<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a request or a list of requests")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        Ok(Asked::One(Box::new(AskSeed(self.0).visit_map(map)?)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut asks = Vec::new();
+        loop {
+            self.0.item.set(Some(asks.len()));
+            self.0.at("");
+            let Some(ask) = list.next_element_seed(AskSeed(self.0))? else {
+                break;
+            };
+            if asks.len() == MOST_ITEMS {
+                self.0.at("");
+                return Err(A::Error::custom(format_args!(
+                    "a list has at most {MOST_ITEMS} requests"
+                )));
+            }
+            asks.push(ask);
+        }
+        self.0.item.set(None);
+        Ok(Asked::Many(asks))
+    }
+}
+
+/// One request.
+struct AskSeed<'t>(&'t Trace);
+
+impl<'de> DeserializeSeed<'de> for AskSeed<'_> {
+    type Value = Ask<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
+        source.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for AskSeed<'_> {
+    type Value = Ask<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a request: an object with attributes, cost, costs, receipt")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let trace = self.0;
+        let mut request = Request::default();
+        let (mut cost, mut receipt, mut seen) = (None, false, 0_u8);
+        while let Some(Text(field)) = map.next_key()? {
+            let (bit, name) = match &*field {
+                "attributes" => (1, "attributes"),
+                "cost" => (2, "cost"),
+                "costs" => (4, "costs"),
+                "receipt" => (8, "receipt"),
+                other => {
+                    trace.at(cut(other, LONGEST_ECHO));
+                    let known = "unknown field, write attributes, cost, costs or receipt";
+                    return Err(A::Error::custom(known));
+                }
+            };
+            trace.at(name);
+            if seen & bit != 0 {
+                return Err(A::Error::custom("given twice"));
+            }
+            seen |= bit;
+            match bit {
+                1 => map.next_value_seed(Attributes(trace, &mut request))?,
+                2 => cost = Some(map.next_value_seed(Whole)?),
+                4 => map.next_value_seed(Costs(trace, &mut request))?,
+                _ => receipt = map.next_value()?,
+            }
+            trace.at("");
+        }
+        if cost == Some(0) && !request.costs.is_empty() {
+            trace.at("cost");
+            return Err(A::Error::custom(
+                "0 asks without charging, but costs says what to charge; leave one of them out",
+            ));
+        }
+        request.cost = cost.and_then(Cost::new);
+        Ok(Ask {
+            request,
+            peek: cost == Some(0),
+            receipt,
+        })
+    }
+}
+
+/// `{"ip": "...", ...}` into a request.
+struct Attributes<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
+
+impl<'de> DeserializeSeed<'de> for Attributes<'_, '_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
+        source.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Attributes<'_, '_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of names and texts")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Attributes(trace, request) = self;
+        let (mut count, mut has_key) = (0, false);
+        while let Some(Text(name)) = map.next_key()? {
+            count += 1;
+            if count > MOST_ATTRIBUTES {
+                return Err(A::Error::custom(format_args!(
+                    "more than {MOST_ATTRIBUTES} attributes"
+                )));
+            }
+            let named = |error: A::Error| {
+                trace.inside(&name);
+                error
+            };
+            let fault = |reason: &dyn fmt::Display| named(A::Error::custom(reason));
+            check_name(&name).map_err(|reason| fault(&reason))?;
+            let Text(value) = map.next_value().map_err(named)?;
+            if value.len() > LONGEST_VALUE {
+                return Err(fault(&format_args!(
+                    "a value has at most {LONGEST_VALUE} bytes"
+                )));
+            }
+            let twice = match &*name {
+                "ip" => {
+                    let address = ip::parse(&value).map_err(|reason| fault(&reason))?;
+                    request.ip.replace(address).is_some()
+                }
+                "api_key" => {
+                    let twice = std::mem::replace(&mut has_key, true);
+                    // An empty key is what a missing header looks like after a template.
+                    request.api_key = (!value.is_empty()).then(|| digested(&value));
+                    twice
+                }
+                _ => request.text(&name).is_some(),
+            };
+            if twice {
+                return Err(fault(&"given twice"));
+            }
+            if !matches!(&*name, "ip" | "api_key") {
+                request.attributes.push((name, value));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A key as a request carries it. The key itself goes no further.
+pub(crate) fn digested<'a>(key: &str) -> ApiKey<'a> {
+    ApiKey {
+        digest: *Digest::of(key).as_bytes(),
+        tier: None,
+        name: None,
+    }
+}
+
+/// `{"tokens": 1500}` into a request.
+struct Costs<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
+
+impl<'de> DeserializeSeed<'de> for Costs<'_, '_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
+        source.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Costs<'_, '_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of units and whole numbers")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Costs(trace, request) = self;
+        let mut seen: Vec<Cow<'de, str>> = Vec::new();
+        while let Some(Text(unit)) = map.next_key()? {
+            let named = |error: A::Error| {
+                trace.inside(&unit);
+                error
+            };
+            if seen.len() == MOST_COSTS {
+                return Err(A::Error::custom(format_args!(
+                    "more than {MOST_COSTS} units"
+                )));
+            }
+            check_name(&unit).map_err(|reason| named(A::Error::custom(reason)))?;
+            if seen.contains(&unit) {
+                return Err(named(A::Error::custom("given twice")));
+            }
+            let units = map.next_value_seed(Whole).map_err(named)?;
+            seen.push(unit.clone());
+            if let Some(cost) = Cost::new(units) {
+                request.costs.push((unit, cost));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    match name.len() {
+        1..=LONGEST_NAME => Ok(()),
+        _ => Err(format!("a name has 1 to {LONGEST_NAME} bytes")),
+    }
+}
+
+/// Text, borrowed from the body unless it holds escapes.
+pub(super) struct Text<'de>(pub(super) Cow<'de, str>);
+
+impl<'de> serde::Deserialize<'de> for Text<'de> {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        source.deserialize_str(TextVisitor)
+    }
+}
+
+struct TextVisitor;
+
+impl<'de> Visitor<'de> for TextVisitor {
+    type Value = Text<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Text<'de>, E> {
+        Ok(Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Text<'de>, E> {
+        Ok(Text(Cow::Owned(text.to_owned())))
+    }
+}
+
+/// A whole number, 0 or more.
+struct Whole;
+
+impl<'de> DeserializeSeed<'de> for Whole {
+    type Value = u64;
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<u64, D::Error> {
+        source.deserialize_u64(self)
+    }
+}
+
+impl Visitor<'_> for Whole {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number, 0 or more")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+        Ok(number)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<u64, E> {
+        let unexpected = serde::de::Unexpected::Signed(number);
+        u64::try_from(number).map_err(|_| E::invalid_value(unexpected, &self))
+    }
+}
+
+/// `{"receipt": "..."}`.
+pub(super) struct ReceiptSeed<'t>(pub(super) &'t Trace);
+
+impl<'de> DeserializeSeed<'de> for ReceiptSeed<'_> {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
+        source.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ReceiptSeed<'_> {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with a receipt")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut receipt = None;
+        while let Some(Text(field)) = map.next_key()? {
+            self.0.at(cut(&field, LONGEST_ECHO));
+            if field != "receipt" {
+                return Err(A::Error::custom("unknown field, write receipt"));
+            }
+            let Text(value) = map.next_value()?;
+            if receipt.replace(value).is_some() {
+                return Err(A::Error::custom("given twice"));
+            }
+        }
+        self.0.at("receipt");
+        receipt.ok_or_else(|| A::Error::custom("missing"))
+    }
+}

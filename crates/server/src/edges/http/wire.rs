@@ -1,0 +1,265 @@
+//! From the bytes of a body to requests. Pure: no clock, no I/O, no limiter.
+//!
+//! Read in one pass, borrowing from the body. Kept true: whatever the bytes, the answer is requests
+//! within the bounds below or one fault that names the field; nothing panics, and nothing is cut
+//! short to fit, because two clients cut short could become one.
+
+use std::borrow::Cow;
+
+use serde::de::DeserializeSeed;
+use tidegate_core::engine::Request;
+
+use super::read::{OneOrMany, ReceiptSeed, Trace};
+
+/// The most attributes a request may have.
+pub(crate) const MOST_ATTRIBUTES: usize = 64;
+/// The longest name of an attribute or a unit, in bytes.
+pub(crate) const LONGEST_NAME: usize = 128;
+/// The longest value of an attribute, in bytes.
+pub(crate) const LONGEST_VALUE: usize = 4096;
+/// The most units a request may name costs in.
+pub(crate) const MOST_COSTS: usize = 16;
+/// The most requests in a list.
+pub(crate) const MOST_ITEMS: usize = 1000;
+
+/// One request as asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask<'a> {
+    /// The request.
+    pub(crate) request: Request<'a>,
+    /// Whether it only asks: a cost of 0.
+    pub(crate) peek: bool,
+    /// Whether a receipt is wanted.
+    pub(crate) receipt: bool,
+}
+
+/// What a body holds.
+#[derive(Clone, Debug)]
+pub(crate) enum Asked<'a> {
+    /// An object.
+    One(Box<Ask<'a>>),
+    /// An array of objects.
+    Many(Vec<Ask<'a>>),
+}
+
+/// A body that is not understood.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{reason}")]
+pub(crate) struct BadInput {
+    /// Where: `cost`, `attributes.ip`, `[3].costs.tokens`; empty for the body as a whole.
+    pub(crate) field: String,
+    /// What is wrong with it.
+    pub(crate) reason: String,
+}
+
+/// Reads a body that holds one request or a list of them.
+pub(crate) fn asked(body: &[u8]) -> Result<Asked<'_>, BadInput> {
+    let trace = Trace::default();
+    let mut source = serde_json::Deserializer::from_slice(body);
+    let read = OneOrMany(&trace).deserialize(&mut source);
+    read.and_then(|asked| source.end().map(|()| asked))
+        .map_err(|error| trace.fault(&error))
+}
+
+/// Reads a body that holds `{"receipt": "..."}`.
+pub(crate) fn receipt(body: &[u8]) -> Result<Cow<'_, str>, BadInput> {
+    let trace = Trace::default();
+    let mut source = serde_json::Deserializer::from_slice(body);
+    let read = ReceiptSeed(&trace).deserialize(&mut source);
+    read.and_then(|text| source.end().map(|()| text))
+        .map_err(|error| trace.fault(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(body: &str) -> String {
+        let fault = asked(body.as_bytes()).unwrap_err();
+        assert!(fault.reason.len() < 400, "{}", fault.reason);
+        format!("{}: {}", fault.field, fault.reason)
+    }
+
+    fn one(body: &str) -> Ask<'_> {
+        match asked(body.as_bytes()) {
+            Ok(Asked::One(ask)) => *ask,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_request_borrows_from_its_body() {
+        let ask = one(
+            r#"{"attributes": {"ip": "203.0.113.9", "api_key": "k1", "path": "/a", "q": "x\ny"},
+                "cost": 3, "costs": {"tokens": 7, "none": 0}, "receipt": true}"#,
+        );
+        let request = ask.request;
+        assert_eq!(request.ip, Some("203.0.113.9".parse().unwrap()));
+        assert!(matches!(request.attributes[0].1, Cow::Borrowed("/a")));
+        assert_eq!(request.text("q"), Some("x\ny"));
+        assert_eq!(request.cost.unwrap().get(), 3);
+        assert_eq!(
+            request.costs.len(),
+            1,
+            "a unit that costs nothing is not charged"
+        );
+        assert!(ask.receipt && !ask.peek);
+        let digest = request.api_key.unwrap().digest;
+        assert_eq!(digest[..3], [0x6a, 0xb9, 0xf1], "sha256 of k1");
+    }
+
+    #[test]
+    fn a_cost_of_zero_asks_without_charging() {
+        assert!(one(r#"{"cost": 0}"#).peek);
+        assert!(!one("{}").peek);
+    }
+
+    #[test]
+    fn every_fault_names_its_field() {
+        let long = "x".repeat(5_000);
+        let many = (0..65)
+            .map(|i| format!(r#""a{i}":"v""#))
+            .collect::<Vec<_>>()
+            .join(",");
+        let cases = [
+            ("", ": EOF while parsing a value"),
+            (
+                "7",
+                ": invalid type: integer `7`, expected a request or a list",
+            ),
+            ("{} x", ": trailing characters"),
+            (
+                r#"{"attributes": {}, "cots": 1}"#,
+                "cots: unknown field, write attributes, cost, costs",
+            ),
+            (r#"{"cost": 1, "cost": 1}"#, "cost: given twice"),
+            (
+                r#"{"cost": -1}"#,
+                "cost: invalid value: integer `-1`, expected a whole number",
+            ),
+            (
+                r#"{"cost": 1.5}"#,
+                "cost: invalid type: floating point `1.5`, expected a whole",
+            ),
+            (
+                r#"{"cost": "1"}"#,
+                "cost: invalid type: string \"1\", expected a whole number",
+            ),
+            (
+                r#"{"cost": 18446744073709551616}"#,
+                "cost: invalid type: floating point",
+            ),
+            (
+                r#"{"cost": 0, "costs": {"t": 1}}"#,
+                "cost: 0 asks without charging",
+            ),
+            (
+                r#"{"receipt": 1}"#,
+                "receipt: invalid type: integer `1`, expected a boolean",
+            ),
+            (
+                r#"{"attributes": []}"#,
+                "attributes: invalid type: sequence",
+            ),
+            (
+                r#"{"attributes": {"user": 7}}"#,
+                "attributes.user: invalid type: integer `7`, expected text",
+            ),
+            (
+                r#"{"attributes": {"user": {"a":[[[]]]}}}"#,
+                "attributes.user: invalid type: map",
+            ),
+            (r#"{"attributes": {"ip": "10.0.0.256"}}"#, "attributes.ip: "),
+            (r#"{"attributes": {"ip": ""}}"#, "attributes.ip: "),
+            (
+                r#"{"attributes": {"a": "1", "a": "2"}}"#,
+                "attributes.a: given twice",
+            ),
+            (
+                r#"{"attributes": {"": "1"}}"#,
+                "attributes.: a name has 1 to 128 bytes",
+            ),
+            (
+                &format!(r#"{{"attributes": {{"a": "{long}"}}}}"#),
+                "attributes.a: a value has at most 4096",
+            ),
+            (
+                &format!(r#"{{"attributes": {{{many}}}}}"#),
+                "attributes: more than 64",
+            ),
+            (r#"{"costs": {"t": "x"}}"#, "costs.t: invalid type"),
+            (
+                r#"[{"cost": 1}, {"cost": null}]"#,
+                "[1].cost: invalid type: null",
+            ),
+            (r#"[{}, 7]"#, "[1]: invalid type"),
+            (
+                &format!("[{}{{}}]", "{},".repeat(1_000)),
+                "[1000]: a list has at most 1000",
+            ),
+            (&format!(r#"{{"{long}": 1}}"#), "xxx"),
+            (
+                &format!(r#"{{"cost": "{long}"}}"#),
+                "cost: invalid type: string",
+            ),
+        ];
+        for (body, want) in cases {
+            assert!(
+                fault(body).starts_with(want),
+                "{body:.60}\n gives {}",
+                fault(body)
+            );
+        }
+    }
+
+    #[test]
+    fn a_receipt_is_text_in_an_object() {
+        assert_eq!(receipt(br#"{"receipt": "abc"}"#).unwrap(), "abc");
+        for body in [
+            "{}",
+            r#"{"receipt": 1}"#,
+            r#"{"receipt": "a", "x": 1}"#,
+            "[]",
+            "",
+        ] {
+            assert!(receipt(body.as_bytes()).is_err(), "{body}");
+        }
+    }
+
+    /// A million bodies, each a good one with a few bytes changed, cut or repeated.
+    #[test]
+    fn no_bytes_make_it_panic() {
+        const SEEDS: [&str; 4] = [
+            r#"{"attributes":{"ip":"203.0.113.9","api_key":"k1","path":"/a"},"cost":1,"receipt":true}"#,
+            r#"[{"attributes":{"ip":"::ffff:1.2.3.4","u":"\u00e9\ud83d\ude00"}},{"costs":{"tokens":1500}}]"#,
+            r#"{"cost":18446744073709551615,"costs":{"a":1,"b":2},"attributes":{"x":"\"\\"}}"#,
+            r#"{"receipt":"AAAA"}"#,
+        ];
+        const BYTES: &[u8] = b"{}[]\":,\\0189.-+eEtfnu \n\x00\x7f\xc3\xff";
+        let mut state = 0x5eed_u64;
+        let mut random = move |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let mut understood = 0;
+        for round in 0..1_000_000 {
+            let mut body = SEEDS[round % SEEDS.len()].as_bytes().to_vec();
+            for _ in 0..=random(4) {
+                let at = random(body.len().max(1)).min(body.len());
+                match random(4) {
+                    0 if at < body.len() => body[at] = BYTES[random(BYTES.len())],
+                    1 => body.insert(at, BYTES[random(BYTES.len())]),
+                    2 => body.truncate(at),
+                    _ => body.extend_from_within(at..),
+                }
+            }
+            understood += u32::from(asked(&body).is_ok()) + u32::from(receipt(&body).is_ok());
+        }
+        assert!(
+            understood > 10_000,
+            "the mutations are too wild to test much: {understood}"
+        );
+    }
+}

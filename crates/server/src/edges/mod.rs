@@ -1,0 +1,5 @@
+//! The doors: each speaks one protocol, asks the limiter, and knows neither stores nor the others.
+
+pub(crate) mod admin;
+pub(crate) mod auth;
+pub(crate) mod http;

@@ -1,0 +1,91 @@
+//! Log lines to standard error: text on a terminal, JSON otherwise.
+//!
+//! What a client sent is shown through [`Shown`], so that no line break, escape sequence or change of
+//! writing direction it chose reaches a log. `RUST_LOG` selects levels.
+
+use std::fmt::{self, Write};
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::LogFormat;
+
+/// Starts logging. A second call does nothing.
+pub(crate) fn start(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let terminal = std::io::stderr().is_terminal();
+    let text = match format {
+        LogFormat::Text => true,
+        LogFormat::Json => false,
+        LogFormat::Auto => terminal,
+    };
+    let colour = terminal && std::env::var_os("NO_COLOR").is_none();
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .with_target(false);
+    // An error means that somebody, such as a test, has set a subscriber before.
+    let _ = if text {
+        builder.try_init()
+    } else {
+        builder
+            .json()
+            .flatten_event(true)
+            .with_span_list(false)
+            .with_current_span(false)
+            .try_init()
+    };
+}
+
+/// Text from outside, made safe to show and cut at [`Shown::CHARS`].
+pub(crate) struct Shown<'a>(pub(crate) &'a str);
+
+impl Shown<'_> {
+    /// Enough to recognise a path by.
+    const CHARS: usize = 200;
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, c) in self.0.chars().enumerate() {
+            if i == Self::CHARS {
+                return f.write_str("…");
+            }
+            if is_unsafe(c) {
+                write!(f, "{}", c.escape_unicode())?;
+            } else {
+                f.write_char(c)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Controls, and the marks that change direction or cannot be seen.
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_sends_cannot_forge_a_line_or_turn_the_terminal() {
+        let shown = Shown("a\r\n\x1b[31mINFO\0\u{202e}z\u{9b}\u{200d}").to_string();
+        assert_eq!(
+            shown,
+            r"a\u{d}\u{a}\u{1b}[31mINFO\u{0}\u{202e}z\u{9b}\u{200d}"
+        );
+        assert_eq!(Shown("/größe?x=1").to_string(), "/größe?x=1");
+    }
+
+    #[test]
+    fn long_text_is_cut() {
+        assert_eq!(Shown(&"ä".repeat(5_000)).to_string().chars().count(), 201);
+    }
+}

@@ -1,0 +1,314 @@
+//! One connection, HTTP/1 or HTTP/2: its requests, its silence, its end.
+//!
+//! Kept true: a panic while handling one request is answered and counted, and neither the connection
+//! nor the process ends by it; a connection on which nothing begins and nothing is under way for the
+//! idle time is closed, whatever it is doing meanwhile (sending nothing, trickling a header, not
+//! reading its answer). That watch is one timer per connection, not one per request.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Version, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tidegate::observe::Metrics;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::time::{Instant, sleep};
+use tracing::{debug, error};
+
+use crate::address::Place;
+use crate::drain::Phase;
+
+/// An answer, whole.
+pub(crate) type Answer = Response<Full<Bytes>>;
+
+/// What answers requests.
+pub(crate) trait Handler: Clone + Send + Sync + 'static {
+    /// Answers one request that came from `peer`.
+    fn handle(
+        &self,
+        peer: &Place,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Answer> + Send;
+
+    /// Answers a request whose handling panicked.
+    fn panicked(&self) -> Answer;
+}
+
+/// What a connection holds until it is finished.
+pub(crate) struct Guards {
+    pub(crate) _room: OwnedSemaphorePermit,
+    pub(crate) _busy: mpsc::Sender<()>,
+    pub(crate) phase: watch::Receiver<Phase>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// What the watch over a connection needs to know about its requests.
+#[derive(Debug, Default)]
+struct Activity {
+    begun: AtomicU64,
+    under_way: AtomicU32,
+    leaving: AtomicBool,
+}
+
+impl Activity {
+    fn begin(&self) -> UnderWay<'_> {
+        self.begun.fetch_add(1, Relaxed);
+        self.under_way.fetch_add(1, Relaxed);
+        UnderWay(self)
+    }
+}
+
+struct UnderWay<'a>(&'a Activity);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Relaxed);
+    }
+}
+
+struct Shared<H> {
+    handler: H,
+    peer: Place,
+    activity: Activity,
+    metrics: Arc<Metrics>,
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn serve<I, H>(io: I, peer: Place, handler: H, idle: Duration, mut guards: Guards)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Handler,
+{
+    let metrics = Arc::clone(&guards.metrics);
+    metrics.connections_accepted.inc();
+    metrics.connections.inc();
+    let shared = Arc::new(Shared {
+        handler,
+        peer,
+        activity: Activity::default(),
+        metrics: Arc::clone(&metrics),
+    });
+    let requests = Arc::clone(&shared);
+    let service = service_fn(move |request| answer(Arc::clone(&requests), request));
+    let builder = builder();
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    let mut tick = pin!(sleep(idle / 2));
+    let (mut begun_before, mut closing) = (0, false);
+    loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    debug!(%error, "connection ended badly");
+                }
+                break;
+            }
+            () = tick.as_mut() => {
+                let begun = shared.activity.begun.load(Relaxed);
+                let silent = begun == begun_before && shared.activity.under_way.load(Relaxed) == 0;
+                if silent {
+                    metrics.connections_timed_out.inc();
+                    break;
+                }
+                begun_before = begun;
+                tick.as_mut().reset(Instant::now() + idle / 2);
+            }
+            changed = guards.phase.changed(), if !closing => {
+                shared.activity.leaving.store(true, Relaxed);
+                closing = changed.is_err() || *guards.phase.borrow_and_update() == Phase::Closing;
+                if closing {
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+    metrics.connections.dec();
+}
+
+fn builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().max_buf_size(32 << 10);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(128)
+        .max_header_list_size(32 << 10)
+        .initial_stream_window_size(64 << 10)
+        .initial_connection_window_size(1 << 20)
+        .max_send_buf_size(64 << 10);
+    builder
+}
+
+async fn answer<H: Handler>(
+    shared: Arc<Shared<H>>,
+    request: Request<Incoming>,
+) -> Result<Answer, Infallible> {
+    let _under_way = shared.activity.begin();
+    let version = request.version();
+    let work = shared.handler.handle(&shared.peer, request);
+    let mut answer = caught(work).await.unwrap_or_else(|| {
+        shared.metrics.panics.inc();
+        error!("handling a request panicked");
+        shared.handler.panicked()
+    });
+    if version < Version::HTTP_2 && shared.activity.leaving.load(Relaxed) {
+        answer
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(answer)
+}
+
+/// What `work` gives, or nothing if it panicked. It is not polled again after that.
+async fn caught<F: Future>(work: F) -> Option<F::Output> {
+    let mut work = pin!(work);
+    poll_fn(
+        |cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+            Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(_) => Poll::Ready(None),
+        },
+    )
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio::sync::Semaphore;
+
+    #[derive(Clone)]
+    struct Fragile;
+
+    impl Handler for Fragile {
+        async fn handle(&self, _: &Place, request: Request<Incoming>) -> Answer {
+            tokio::task::yield_now().await;
+            assert!(request.uri().path() != "/panic", "on purpose");
+            Response::new(Full::from("fine"))
+        }
+
+        fn panicked(&self) -> Answer {
+            let mut answer = Response::new(Full::from("sorry"));
+            *answer.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+            answer
+        }
+    }
+
+    struct Served {
+        client: DuplexStream,
+        metrics: Arc<Metrics>,
+        phase: watch::Sender<Phase>,
+        done: tokio::task::JoinHandle<()>,
+    }
+
+    fn served() -> Served {
+        let (client, server) = tokio::io::duplex(4096);
+        let metrics = Arc::new(Metrics::default());
+        let phase = watch::Sender::new(Phase::Serving);
+        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let guards = Guards {
+            _room: room,
+            _busy: mpsc::channel(1).0,
+            phase: phase.subscribe(),
+            metrics: Arc::clone(&metrics),
+        };
+        let peer = Place::Unix("test".into());
+        let idle = Duration::from_secs(60);
+        let done = tokio::spawn(serve(server, peer, Fragile, idle, guards));
+        Served {
+            client,
+            metrics,
+            phase,
+            done,
+        }
+    }
+
+    async fn ask(client: &mut DuplexStream, path: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut seen = String::new();
+        while !(seen.ends_with("fine") || seen.ends_with("sorry")) {
+            let mut buffer = [0; 1024];
+            let read = client.read(&mut buffer).await.unwrap();
+            assert!(read > 0, "closed after {seen:?}");
+            seen.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+        }
+        seen
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_one_answer_and_the_connection_goes_on() {
+        let mut served = served();
+        assert!(
+            ask(&mut served.client, "/panic")
+                .await
+                .starts_with("HTTP/1.1 500")
+        );
+        assert!(
+            ask(&mut served.client, "/")
+                .await
+                .starts_with("HTTP/1.1 200")
+        );
+        assert_eq!(served.metrics.panics.get(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_and_trickling_headers_are_cut_off_but_a_busy_client_is_not() {
+        let mut served = served();
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            ask(&mut served.client, "/").await;
+        }
+        let begun = Instant::now();
+        for _ in 0..100 {
+            if served.client.write_all(b"x").await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        served.done.await.unwrap();
+        assert!(begun.elapsed() <= Duration::from_secs(61));
+        assert_eq!(served.metrics.connections_timed_out.get(), 1);
+        assert_eq!(served.metrics.connections.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn one_that_leaves_says_so_in_its_answers_and_then_closes() {
+        let mut served = served();
+        assert!(
+            !ask(&mut served.client, "/")
+                .await
+                .contains("connection: close")
+        );
+        served.phase.send_replace(Phase::Leaving);
+        tokio::task::yield_now().await;
+        assert!(
+            ask(&mut served.client, "/")
+                .await
+                .contains("connection: close")
+        );
+        served.done.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn closing_ends_an_idle_connection_at_once() {
+        let mut served = served();
+        ask(&mut served.client, "/").await;
+        served.phase.send_replace(Phase::Closing);
+        served.done.await.unwrap();
+    }
+}

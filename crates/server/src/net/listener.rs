@@ -1,0 +1,156 @@
+//! Takes connections until told to stop. No error of a connection or of the operating system ends it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::observe::Metrics;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tracing::{debug, warn};
+
+use super::connection::{self, Handler};
+use crate::address::{Address, Place};
+use crate::drain::Phase;
+
+/// How long to wait when the system has no more descriptors or memory: long enough for some to be
+/// freed, short enough that nobody notices once they are.
+const BACK_OFF: Duration = Duration::from_millis(50);
+
+/// An open door.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    /// On an address.
+    Tcp(TcpListener, Place),
+    /// On a socket in the file system, removed when closed.
+    Unix(UnixListener, PathBuf),
+}
+
+/// What a listener keeps to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Connections at once.
+    pub(crate) connections: usize,
+    /// How long one may send nothing.
+    pub(crate) idle: Duration,
+}
+
+/// How a listener hears of the end, and shows that it is not there yet.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// How far along.
+    pub(crate) phase: watch::Receiver<Phase>,
+    /// Held while anything is open.
+    pub(crate) busy: mpsc::Sender<()>,
+}
+
+impl Listener {
+    /// Opens the door, if there is to be one.
+    pub(crate) async fn open(address: &Address) -> io::Result<Option<Self>> {
+        match address {
+            Address::Off => Ok(None),
+            Address::Tcp(text) => {
+                let listener = TcpListener::bind(text).await?;
+                let place = Place::Tcp(listener.local_addr()?);
+                Ok(Some(Listener::Tcp(listener, place)))
+            }
+            Address::Unix(path) => {
+                // A socket that nobody listens at is what a killed process leaves behind.
+                if path.exists() && UnixStream::connect(path).await.is_err() {
+                    std::fs::remove_file(path)?;
+                }
+                Ok(Some(Listener::Unix(
+                    UnixListener::bind(path)?,
+                    path.clone(),
+                )))
+            }
+        }
+    }
+
+    /// Where it really listens.
+    pub(crate) fn place(&self) -> Place {
+        match self {
+            Listener::Tcp(_, place) => place.clone(),
+            Listener::Unix(_, path) => Place::Unix(path.clone()),
+        }
+    }
+
+    /// Serves until the end.
+    pub(crate) async fn serve<H: Handler>(
+        self,
+        handler: H,
+        bounds: Bounds,
+        mut ending: Ending,
+        metrics: Arc<Metrics>,
+    ) {
+        let room = Arc::new(Semaphore::new(bounds.connections));
+        loop {
+            let permit = tokio::select! {
+                permit = Arc::clone(&room).acquire_owned() => permit.expect("never closed"),
+                () = closing(&mut ending.phase) => break,
+            };
+            let guards = connection::Guards {
+                _room: permit,
+                _busy: ending.busy.clone(),
+                phase: ending.phase.clone(),
+                metrics: Arc::clone(&metrics),
+            };
+            let accepted = tokio::select! {
+                accepted = self.accept(handler.clone(), bounds.idle, guards) => accepted,
+                () = closing(&mut ending.phase) => break,
+            };
+            if let Err(error) = accepted {
+                metrics.accept_errors.inc();
+                if is_of_one_connection(&error) {
+                    debug!(%error, "connection lost before it was taken");
+                } else {
+                    warn!(%error, "cannot take connections, waiting");
+                    tokio::time::sleep(BACK_OFF).await;
+                }
+            }
+        }
+        if let Listener::Unix(_, path) = &self {
+            // Somebody may have removed it before; then there is nothing left to do.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    async fn accept<H: Handler>(
+        &self,
+        handler: H,
+        idle: Duration,
+        guards: connection::Guards,
+    ) -> io::Result<()> {
+        match self {
+            Listener::Tcp(listener, _) => {
+                let (stream, peer) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                let served = connection::serve(stream, Place::Tcp(peer), handler, idle, guards);
+                tokio::spawn(served);
+            }
+            Listener::Unix(listener, path) => {
+                let (stream, _) = listener.accept().await?;
+                let peer = Place::Unix(path.clone());
+                tokio::spawn(connection::serve(stream, peer, handler, idle, guards));
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn closing(phase: &mut watch::Receiver<Phase>) {
+    // An error means that whoever ends the service is gone, which is the end as well.
+    let _ = phase.wait_for(|phase| *phase == Phase::Closing).await;
+}
+
+/// Whether only the connection being taken failed, so that the next can be tried at once.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected,
+    };
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset | NotConnected | InvalidInput
+    )
+}

@@ -1,0 +1,15 @@
+//! Connections: taken, bounded, watched and brought to an end. Knows HTTP, not what is asked.
+//!
+//! | what | bound | then |
+//! |---|---|---|
+//! | connections | `--max-connections`, and what the limit on open files leaves | the next one waits in the backlog |
+//! | nothing sent, headers trickling, answer not read | `--idle` | closed |
+//! | header bytes and count | 32 KiB, 100 | 431 |
+//! | body | 64 KiB, lists 1 MiB | 413 |
+//! | body trickling | [`body::DEADLINE`] | 408 |
+//! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one waits, up to that deadline |
+//! | HTTP/2 streams per connection | 128 | refused by the protocol |
+
+pub(crate) mod body;
+pub(crate) mod connection;
+pub(crate) mod listener;

@@ -1,0 +1,216 @@
+//! The operator's listener: metrics that add up, one subject's state, the guard.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::http::{Client, ask};
+use crate::server::{BINARY, Server};
+
+const RULES: &str = "
+version: 1
+rules:
+  - { name: login, match: { path: /login }, by: ip, rate: 3/hour, algorithm: fixed-window }
+  - { name: all, by: api_key|ip, rate: 1000000/hour }
+";
+
+/// The page without what moves by itself.
+fn series(page: &str) -> Vec<&str> {
+    let samples = page
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.starts_with("process_"));
+    samples
+        .map(|line| line.rsplit_once(' ').unwrap().0)
+        .collect()
+}
+
+#[test]
+fn metrics_add_up_with_what_a_client_counted() {
+    let server = Server::start(RULES);
+    let mut client = server.client();
+    let (mut passed, mut denied, mut bad) = (0, 0, 0);
+    for i in 0..300 {
+        let body = match i % 10 {
+            0 => "{".to_owned(),
+            1..=4 => ask(&format!("192.0.2.{}", i % 7), "/login"),
+            _ => ask(&format!("192.0.2.{}", i % 7), "/x"),
+        };
+        match client.post("/v1/check", &body).status {
+            200 => passed += 1,
+            429 => denied += 1,
+            400 => bad += 1,
+            other => panic!("{other}"),
+        }
+    }
+    let page = server.admin_get("/metrics").body;
+    let sum = |outcome: &str| -> u64 {
+        let wanted =
+            |line: &&str| line.starts_with("tidegate_decisions_total{") && line.contains(outcome);
+        let values = page
+            .lines()
+            .filter(wanted)
+            .map(|line| line.rsplit(' ').next().unwrap());
+        values.map(|value| value.parse::<u64>().unwrap()).sum()
+    };
+    assert_eq!((sum("\"allow\""), sum("\"deny\"")), (passed, denied));
+    assert_eq!(
+        server.metric(r#"tidegate_http_answers_total{edge="http",status="400"}"#),
+        bad
+    );
+    let count = server.metric(r#"tidegate_decision_duration_seconds_count{edge="http"}"#);
+    assert_eq!(count, passed + denied);
+}
+
+#[test]
+fn a_hundred_thousand_random_keys_and_paths_add_no_series() {
+    let server = Server::start(RULES);
+    let mut client = server.client();
+    let list = |round: u32| {
+        let items: Vec<String> = (0..1_000)
+            .map(|i| {
+                let n = round * 1_000 + i;
+                format!(
+                    r#"{{"attributes":{{"api_key":"k{n}","path":"/p{n}","ip":"10.{}.{}.{}"}}}}"#,
+                    n >> 16,
+                    n >> 8 & 255,
+                    n & 255
+                )
+            })
+            .collect();
+        format!("[{}]", items.join(","))
+    };
+    // One of each outcome first: a series appears with its first event.
+    client.post("/v1/check", &list(0));
+    let before = server.admin_get("/metrics").body;
+    for round in 1..100 {
+        assert_eq!(client.post("/v1/check", &list(round)).status, 200);
+    }
+    let after = server.admin_get("/metrics").body;
+    assert_eq!(series(&before), series(&after));
+    let sample =
+        r#"tidegate_decisions_total{rule="all",edge="http",outcome="allow",source="exact"}"#;
+    assert_eq!(server.metric(sample), 100_000);
+}
+
+#[test]
+fn promtool_accepts_the_page() {
+    let server = Server::start(RULES);
+    server.post("/v1/check", &ask("192.0.2.1", "/login"));
+    let page = server.admin_get("/metrics");
+    assert!(
+        page.header("content-type")
+            .unwrap()
+            .starts_with("text/plain; version=0.0.4")
+    );
+    let promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut promtool) = promtool else {
+        // Not everybody has it; `make test` does.
+        assert!(
+            std::env::var_os("TIDEGATE_TEST_PROMTOOL").is_none(),
+            "promtool is required here"
+        );
+        return;
+    };
+    promtool
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(page.body.as_bytes())
+        .unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.trim().is_empty(), "{said}");
+}
+
+#[test]
+fn one_subject_is_inspected_and_reset() {
+    let server = Server::start(RULES);
+    let body = ask("192.0.2.1", "/login");
+    for _ in 0..4 {
+        server.post("/v1/check", &body);
+    }
+    for reply in [
+        server.admin_post("/v1/subjects", &body),
+        server.admin_get("/v1/subjects?ip=192.0.2.1&path=%2Flogin"),
+    ] {
+        let limits = reply.json()["limits"].clone();
+        assert_eq!(
+            (&limits[0]["rule"], &limits[0]["used"]),
+            (&"login".into(), &3.into()),
+            "{reply:?}"
+        );
+    }
+    let reset = server.admin_post("/v1/subjects/reset", &body);
+    assert_eq!(reset.json()["reset"], 2, "{reset:?}");
+    assert_eq!(server.post("/v1/check", &body).status, 200);
+}
+
+#[test]
+fn the_rules_in_force_are_told() {
+    let server = Server::start(RULES);
+    let told = server.admin_get("/v1/rules").json();
+    assert_eq!(told["rules"].as_array().unwrap().len(), 2);
+    assert_eq!(told["hash"].as_str().unwrap().len(), 64);
+    assert!(told["stale"].is_null());
+}
+
+#[test]
+fn other_hosts_and_origins_are_refused() {
+    let server = Server::start(RULES);
+    let mut admin = Client::connect(server.admin);
+    let status = |admin: &mut Client, method: &str, path: &str, headers: &[(&str, &str)]| {
+        admin.request(method, path, headers, "").status
+    };
+    assert_eq!(
+        status(&mut admin, "GET", "/metrics", &[("host", "evil.example")]),
+        421
+    );
+    assert_eq!(
+        status(
+            &mut admin,
+            "POST",
+            "/v1/reload",
+            &[("origin", "http://evil.example")]
+        ),
+        403
+    );
+    assert_eq!(status(&mut admin, "POST", "/v1/reload", &[]), 200);
+    assert_eq!(
+        status(&mut admin, "GET", "/healthz", &[("host", "evil.example")]),
+        200
+    );
+}
+
+#[test]
+fn a_wider_admin_listener_needs_a_token() {
+    let output = Command::new(BINARY)
+        .args([
+            "serve",
+            "--http",
+            "off",
+            "--admin",
+            "0.0.0.0:0",
+            "--log-format",
+            "text",
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(78));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--admin-token-file"));
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "correct-horse-battery").unwrap();
+    let server = Server::with(RULES, &["--admin-token-file", token.to_str().unwrap()]);
+    assert_eq!(server.admin_get("/metrics").status, 401);
+    let shown = [("authorization", "Bearer correct-horse-battery")];
+    assert_eq!(
+        Client::connect(server.admin)
+            .request("GET", "/metrics", &shown, "")
+            .status,
+        200
+    );
+}

@@ -1,0 +1,197 @@
+//! What a client sees: decisions, headers, lists, receipts, explanations.
+
+use crate::http::ask;
+use crate::server::Server;
+
+const RULES: &str = "
+version: 1
+rules:
+  - { name: login, match: { path: /login }, by: ip, rate: 2/hour, algorithm: fixed-window }
+  - { name: watched, match: { path: /login }, by: ip, rate: 1/hour, mode: shadow }
+  - { name: tokens, match: { path: /llm }, by: ip, unit: tokens, rate: 1000/hour }
+block: [203.0.113.66]
+";
+
+#[test]
+fn a_client_is_told_what_is_left_and_when_to_come_back() {
+    let server = Server::start(RULES);
+    let mut client = server.client();
+    let first = client.post("/v1/check", &ask("192.0.2.1", "/login"));
+    assert_eq!(first.status, 200, "{first:?}");
+    assert_eq!(first.header("x-ratelimit-limit"), Some("2"));
+    assert_eq!(first.header("x-ratelimit-remaining"), Some("1"));
+    assert_eq!(
+        first.header("ratelimit-policy"),
+        Some("\"login\";q=2;w=3600")
+    );
+    assert_eq!(first.json()["id"].as_str(), first.header("x-tidegate-id"));
+    assert_eq!(first.json()["limits"][1]["mode"], "shadow");
+    let second = client.post("/v1/check", &ask("192.0.2.1", "/login"));
+    assert_ne!(first.json()["id"], second.json()["id"]);
+    assert_eq!(
+        second.json()["limits"][1]["allowed"],
+        false,
+        "a shadow limit only says so"
+    );
+    let denied = client.post("/v1/check", &ask("192.0.2.1", "/login"));
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.header("cache-control"), Some("no-store"));
+    let told: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=3630).contains(&told), "{told}");
+    assert_eq!(denied.json()["rule"], "login");
+    assert_eq!(denied.json()["error"], "rate_limit_exceeded");
+    // Another client, and another path, are not touched by it.
+    assert_eq!(
+        client.post("/v1/check", &ask("192.0.2.2", "/login")).status,
+        200
+    );
+    let free = client.post("/v1/check", &ask("192.0.2.1", "/other"));
+    assert_eq!((free.status, free.header("ratelimit")), (200, None));
+    assert!(free.json()["rule"].is_null());
+}
+
+#[test]
+fn a_denial_is_a_problem_for_those_who_ask_for_one() {
+    let server = Server::start(RULES);
+    let mut client = server.client();
+    let accept = [("accept", "application/problem+json")];
+    let mut last = None;
+    for _ in 0..3 {
+        last = Some(client.request("POST", "/v1/check", &accept, &ask("192.0.2.1", "/login")));
+    }
+    let problem = last.unwrap();
+    assert_eq!(
+        problem.header("content-type"),
+        Some("application/problem+json")
+    );
+    assert_eq!(problem.json()["violated-policies"][0], "login");
+}
+
+#[test]
+fn the_block_list_is_403_and_a_cost_that_never_fits_is_422() {
+    let server = Server::start(RULES);
+    assert_eq!(
+        server.post("/v1/check", &ask("203.0.113.66", "/x")).status,
+        403
+    );
+    let body = r#"{"attributes": {"ip": "192.0.2.1", "path": "/login"}, "cost": 3}"#;
+    let never = server.post("/v1/check", body);
+    assert_eq!((never.status, never.header("retry-after")), (422, None));
+    let body = r#"{"attributes": {"ip": "192.0.2.1", "path": "/llm"}, "costs": {"tokens": 1500}}"#;
+    assert_eq!(server.post("/v1/check", body).status, 422);
+}
+
+#[test]
+fn asking_costs_nothing_by_peek_or_by_a_cost_of_zero() {
+    let server = Server::start(RULES);
+    let mut client = server.client();
+    for _ in 0..5 {
+        let peek = client.post("/v1/peek", &ask("192.0.2.1", "/login"));
+        assert_eq!(peek.json()["remaining"], 2, "{peek:?}");
+        let body = r#"{"attributes": {"ip": "192.0.2.1", "path": "/login"}, "cost": 0}"#;
+        assert_eq!(client.post("/v1/check", body).json()["remaining"], 2);
+    }
+}
+
+#[test]
+fn a_receipt_gives_back_once() {
+    let server = Server::start(RULES);
+    let mut client = server.client();
+    let body = r#"{"attributes": {"ip": "192.0.2.1", "path": "/login"}, "receipt": true}"#;
+    let charged = client.post("/v1/check", body);
+    let receipt = charged.json()["receipt"].as_str().unwrap().to_owned();
+    let refund = format!(r#"{{"receipt": "{receipt}"}}"#);
+    assert_eq!(client.post("/v1/refund", &refund).json()["result"], "done");
+    assert_eq!(
+        client.post("/v1/refund", &refund).json()["result"],
+        "already"
+    );
+    assert_eq!(
+        client.post("/v1/peek", &ask("192.0.2.1", "/login")).json()["remaining"],
+        2
+    );
+    let mut forged = receipt.into_bytes();
+    forged[4] ^= 1;
+    let forged = format!(r#"{{"receipt": "{}"}}"#, String::from_utf8_lossy(&forged));
+    let refused = client.post("/v1/refund", &forged);
+    assert_eq!(
+        (refused.status, &refused.json()["field"]),
+        (400, &"receipt".into())
+    );
+}
+
+#[test]
+fn a_list_is_decided_in_order_each_on_its_own() {
+    let server = Server::start(RULES);
+    let item = ask("192.0.2.1", "/login");
+    let body = format!("[{item}, {item}, {item}, {}]", ask("192.0.2.2", "/login"));
+    let reply = server.post("/v1/check", &body);
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.header("ratelimit"), None);
+    let statuses: Vec<_> = reply
+        .json()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|i| i["status"].clone())
+        .collect();
+    assert_eq!(statuses, [200, 200, 429, 200]);
+    let ids: std::collections::HashSet<_> = reply
+        .json()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|i| i["id"].to_string())
+        .collect();
+    assert_eq!(ids.len(), 4);
+    assert_eq!(server.post("/v1/check", "[]").body, "[]");
+}
+
+#[test]
+fn an_explanation_says_which_rules_apply_and_why_the_others_do_not() {
+    let server = Server::start(RULES);
+    let one = server.post("/v1/explain", &ask("192.0.2.1", "/login"));
+    let rules = one.json()["rules"].clone();
+    assert_eq!(
+        (&rules[0]["rule"], &rules[0]["applies"]),
+        (&"login".into(), &true.into())
+    );
+    assert_eq!(rules[2]["unmatched"]["attribute"], "path");
+    let list = format!(
+        "[{}, {}]",
+        ask("192.0.2.1", "/login"),
+        ask("192.0.2.1", "/x")
+    );
+    let many = server.post("/v1/explain", &list).json();
+    assert_eq!(many.as_array().unwrap().len(), 2);
+    assert_eq!(
+        server.post("/v1/peek", &ask("192.0.2.1", "/login")).json()["remaining"],
+        2
+    );
+}
+
+#[test]
+fn health_readiness_and_the_description_are_there() {
+    let server = Server::start(RULES);
+    let mut client = server.client();
+    for (path, want) in [("/healthz", "ok"), ("/readyz", "ready")] {
+        let reply = client.request("GET", path, &[], "");
+        assert_eq!((reply.status, &reply.json()["status"]), (200, &want.into()));
+    }
+    let description = client.request("GET", "/openapi.json", &[], "").json();
+    assert!(description["paths"]["/v1/check"]["post"].is_object());
+}
+
+#[test]
+fn in_shadow_nothing_is_refused_and_everything_is_counted() {
+    let server = Server::with(RULES, &["--shadow"]);
+    let mut client = server.client();
+    for _ in 0..5 {
+        assert_eq!(
+            client.post("/v1/check", &ask("192.0.2.1", "/login")).status,
+            200
+        );
+    }
+    let sample = r#"tidegate_decisions_total{rule="login",edge="http",outcome="shadow_deny",source="exact"}"#;
+    assert_eq!(server.metric(sample), 3);
+}

@@ -1,0 +1,238 @@
+//! The commands and their exit codes.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Output, Stdio};
+
+use crate::http::ask;
+use crate::server::{BINARY, Server};
+
+const RULES: &str =
+    "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour, algorithm: fixed-window }\n";
+
+fn run(args: &[&str]) -> Output {
+    Command::new(BINARY)
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn check(args: &[&str], code: i32, said: &str) -> String {
+    let output = run(args);
+    let (out, err) = (
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    );
+    assert_eq!(output.status.code(), Some(code), "{args:?}\n{out}\n{err}");
+    assert!(
+        out.contains(said) || err.contains(said),
+        "{args:?} says\n{out}\n{err}"
+    );
+    out
+}
+
+#[test]
+fn usage_is_2_and_what_is_not_there_yet_is_said() {
+    check(&[], 2, "Usage");
+    check(&["serve", "--no-such-flag"], 2, "--no-such-flag");
+    check(
+        &["serve", "--store", "redis://:hunter2@localhost"],
+        78,
+        "store `redis` is not there yet",
+    );
+    check(
+        &["serve", "--http", "nowhere"],
+        2,
+        "write host:port, unix:path or off",
+    );
+    check(&["--version"], 0, "tidegate");
+}
+
+#[test]
+fn lint_says_every_fault_and_ends_with_78() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rules.yaml");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, RULES).unwrap();
+    check(&["lint", path], 0, "1 rules");
+    check(&["check", dir.path().to_str().unwrap()], 0, "1 rules");
+    let broken =
+        "version: 1\nrules:\n  - { name: a, by: ip, rate: 0/hour }\n  - { name: a, rat: 1/hour }\n";
+    std::fs::write(&file, broken).unwrap();
+    check(&["lint", path], 78, "rules.yaml:3");
+    check(&["lint", path], 78, "rules.yaml:4");
+    check(
+        &[
+            "serve",
+            "--rules",
+            path,
+            "--http",
+            "127.0.0.1:0",
+            "--admin",
+            "off",
+        ],
+        78,
+        "rules.yaml:3",
+    );
+    check(&["lint", "/no/such/file"], 78, "/no/such/file");
+}
+
+#[test]
+fn explain_needs_no_server() {
+    check(
+        &["explain", "--attr", "ip=192.0.2.1", "-a", "path=/login"],
+        0,
+        "login",
+    );
+    let out = check(
+        &["explain", "--output", "json", "-a", "path=/x"],
+        0,
+        "unmatched",
+    );
+    assert!(serde_json::from_str::<serde_json::Value>(&out).is_ok());
+    check(&["explain", "-a", "ip=nonsense"], 2, "attributes.ip");
+    check(&["explain", "-a", "nonsense"], 2, "NAME=VALUE");
+}
+
+#[test]
+fn try_charges_and_ends_with_75_when_denied() {
+    let server = Server::start(RULES);
+    let url = format!("http://{}", server.http);
+    let args = ["--url", &url, "-a", "ip=192.0.2.1"];
+    let with = |verb| [&[verb], &args[..]].concat();
+    check(&with("peek"), 0, "allowed: 1 of 1 left under rule `r`");
+    check(&with("try"), 0, "allowed: 0 of 1 left under rule `r`");
+    check(&with("try"), 75, "denied: ");
+    check(&with("peek"), 75, "denied: ");
+    check(&["try", "--url", &url, "-a", "ip=x"], 2, "attributes.ip");
+    check(
+        &["try", "--url", "http://127.0.0.1:1", "-a", "ip=192.0.2.1"],
+        69,
+        "127.0.0.1:1",
+    );
+    let out = check(
+        &[
+            "peek",
+            "--url",
+            &url,
+            "-a",
+            "ip=192.0.2.9",
+            "--output",
+            "json",
+        ],
+        0,
+        "remaining",
+    );
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&out).unwrap()["remaining"],
+        1
+    );
+}
+
+#[test]
+fn keys_are_made_and_hashed() {
+    let made = run(&["key", "new", "--tier", "pro", "--name", "ada"]);
+    let key = String::from_utf8(made.stderr).unwrap();
+    let line = String::from_utf8(made.stdout).unwrap();
+    assert!(
+        line.starts_with("sha256:") && line.trim_end().ends_with(" pro ada"),
+        "{line}"
+    );
+    assert!(!line.contains(key.trim()));
+    let mut hash = Command::new(BINARY)
+        .args(["key", "hash", "--tier", "pro", "--name", "ada"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    hash.stdin
+        .take()
+        .unwrap()
+        .write_all(key.as_bytes())
+        .unwrap();
+    let again = hash.wait_with_output().unwrap();
+    assert_eq!(
+        String::from_utf8(again.stdout).unwrap(),
+        line,
+        "the same key gives the same line"
+    );
+}
+
+#[test]
+fn the_schema_is_json() {
+    let out = check(&["schema"], 0, "rules");
+    assert!(
+        serde_json::from_str::<serde_json::Value>(&out)
+            .unwrap()
+            .is_object()
+    );
+}
+
+#[test]
+fn flags_win_over_environment_over_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("tidegate.yaml");
+    let rules = dir.path().join("rules.yaml");
+    std::fs::write(&rules, RULES).unwrap();
+    std::fs::write(&config, "reset: delta\nshadow: true\n").unwrap();
+    let mut command = Command::new(BINARY);
+    command
+        .args(["serve", "--rules"])
+        .arg(&rules)
+        .arg("--config")
+        .arg(&config);
+    command.env("TIDEGATE_SHADOW", "false");
+    let server = Server::spawn(command, dir);
+    server.post("/v1/check", &ask("192.0.2.1", "/"));
+    let denied = server.post("/v1/check", &ask("192.0.2.1", "/"));
+    assert_eq!(denied.status, 429, "the environment says no shadow");
+    let reset: u64 = denied.header("x-ratelimit-reset").unwrap().parse().unwrap();
+    assert!(reset <= 3600, "the file says delta");
+    drop(server);
+    let bad = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(bad.path(), "shadwo: true\n").unwrap();
+    check(
+        &["serve", "--config", bad.path().to_str().unwrap()],
+        78,
+        "shadwo",
+    );
+}
+
+#[test]
+fn it_listens_on_unix_sockets_and_cleans_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("tg.sock");
+    let address = format!("unix:{}", socket.display());
+    let mut child = Command::new(BINARY)
+        .args(["serve", "--http", &address, "--admin", "off"])
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    crate::server::wait_for("the socket", || UnixStream::connect(&socket).ok());
+    check(
+        &[
+            "try",
+            "--url",
+            &address,
+            "-a",
+            "ip=192.0.2.1",
+            "-a",
+            "path=/login",
+        ],
+        0,
+        "4 of 5 left",
+    );
+    let pid = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-s", "INT", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!socket.exists());
+}

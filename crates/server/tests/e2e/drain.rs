@@ -1,0 +1,119 @@
+//! The end of the service.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::http::{Client, ask};
+use crate::server::{Server, wait_for};
+
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1000000/hour }\n";
+
+#[test]
+fn a_term_under_load_loses_no_request_and_ends_cleanly() {
+    let server = Server::with(RULES, &["--drain-delay", "1", "--drain", "5"]);
+    let (http, leaving, answered) = (server.http, AtomicBool::new(false), AtomicU64::new(0));
+    let begun = std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let Ok(mut client) = Client::try_connect(http) else {
+                    return;
+                };
+                // As a balancer would: a connection that is told to close is not used again, and
+                // after /readyz has said no, no new one is opened.
+                loop {
+                    client
+                        .send("POST", "/v1/check", &[], &ask("192.0.2.1", "/"))
+                        .unwrap();
+                    let reply = client
+                        .receive()
+                        .expect("a request that was taken is answered");
+                    assert_eq!(reply.status, 200);
+                    answered.fetch_add(1, Relaxed);
+                    if reply.header("connection") == Some("close") {
+                        assert!(client.is_closed());
+                        if leaving.load(Relaxed) {
+                            return;
+                        }
+                        client = Client::connect(http);
+                    }
+                }
+            });
+        }
+        wait_for("load", || (answered.load(Relaxed) > 1_000).then_some(()));
+        server.signal("TERM");
+        let begun = Instant::now();
+        wait_for("readyz to say no", || {
+            let reply = Client::connect(http).request("GET", "/readyz", &[], "");
+            (reply.status == 503).then_some(())
+        });
+        let health = Client::connect(http).request("GET", "/healthz", &[], "");
+        assert_eq!(health.status, 200, "alive, only not ready");
+        leaving.store(true, Relaxed);
+        begun
+    });
+    let (status, log) = server.wait_end();
+    assert_eq!(status.code(), Some(0), "{log:#?}");
+    assert!(begun.elapsed() < Duration::from_secs(7));
+    assert!(
+        log.iter()
+            .any(|line| line["message"] == "everything finished")
+    );
+}
+
+#[test]
+fn storms_of_signals_end_it_once() {
+    let server = Server::with(RULES, &["--drain-delay", "0"]);
+    for _ in 0..100 {
+        server.signal("HUP");
+    }
+    assert_eq!(server.post("/v1/check", &ask("192.0.2.1", "/")).status, 200);
+    let pid = server.pid().to_string();
+    let burst = format!(
+        "for i in 1 2 3 4 5; do kill -TERM {pid} 2>/dev/null; kill -HUP {pid} 2>/dev/null; done; true"
+    );
+    assert!(
+        std::process::Command::new("sh")
+            .args(["-c", &burst])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let (status, _) = server.wait_end();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let server = Server::with(RULES, &["--drain-delay", "60"]);
+    server.signal("TERM");
+    server.wait_log(|line| line["message"] == "draining");
+    let begun = Instant::now();
+    wait_for("the first signal to be over", || {
+        (begun.elapsed() > Duration::from_millis(400)).then_some(())
+    });
+    server.signal("INT");
+    let (status, _) = server.wait_end();
+    assert_eq!(status.code(), Some(1));
+    assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn a_stuck_request_holds_it_up_to_the_deadline_and_no_longer() {
+    let server = Server::with(RULES, &["--drain-delay", "0", "--drain", "1"]);
+    let mut stuck = server.client();
+    stuck
+        .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{")
+        .unwrap();
+    assert_eq!(
+        server.client().request("GET", "/healthz", &[], "").status,
+        200
+    );
+    wait_for("the stuck request to be taken", || {
+        (server.metric("tidegate_connections ") >= 1).then_some(())
+    });
+    server.signal("TERM");
+    let begun = Instant::now();
+    let (status, _) = server.wait_end();
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(matches!(status.code(), Some(0 | 1)));
+}

@@ -1,0 +1,161 @@
+//! Malformed, oversized and slow input: a clear error, nothing charged, nobody else disturbed.
+
+use std::process::Command;
+
+use crate::http::{Client, ask};
+use crate::server::{BINARY, Server, wait_for};
+
+const RULES: &str =
+    "version: 1\nrules:\n  - { name: r, by: ip, rate: 5/hour, algorithm: fixed-window }\n";
+
+fn left(server: &Server) -> u64 {
+    server.post("/v1/peek", &ask("192.0.2.1", "/")).json()["remaining"]
+        .as_u64()
+        .unwrap()
+}
+
+#[test]
+fn a_bad_request_names_its_field_and_charges_nothing() {
+    let server = Server::start(RULES);
+    let good = ask("192.0.2.1", "/");
+    let cases = [
+        ("{", ""),
+        (r#"{"attributes": {"ip": "192.0.2.1"}, "cots": 1}"#, "cots"),
+        (
+            r#"{"attributes": {"ip": "not an address"}}"#,
+            "attributes.ip",
+        ),
+        (r#"{"attributes": {"ip": "192.0.2.1"}, "cost": -1}"#, "cost"),
+        (&format!(r#"[{good}, {good}, {{"cost": "1"}}]"#), "[2].cost"),
+        (&format!("[{}]", vec![&*good; 1001].join(",")), "[1000]"),
+    ];
+    for (body, field) in cases {
+        let reply = server.post("/v1/check", body);
+        assert_eq!(reply.status, 400, "{body:.80}");
+        assert_eq!(reply.json()["field"], field, "{body:.80}");
+        assert!(reply.header("x-tidegate-id").is_some());
+    }
+    assert_eq!(
+        left(&server),
+        5,
+        "a list that is refused has charged nothing"
+    );
+}
+
+#[test]
+fn what_is_too_large_is_413_or_431() {
+    let server = Server::start(RULES);
+    let padding = " ".repeat(70_000);
+    let single = format!("{padding}{}", ask("192.0.2.1", "/"));
+    assert_eq!(server.post("/v1/check", &single).status, 413);
+    let mut client = server.client();
+    client
+        .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 2000000\r\n\r\n")
+        .unwrap();
+    assert_eq!(client.receive().unwrap().status, 413);
+    let mut client = server.client();
+    client
+        .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        .unwrap();
+    let chunk = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
+    // The server may close while we are still sending.
+    while client.send_raw(chunk.as_bytes()).is_ok() {}
+    let mut client = server.client();
+    let large = format!(
+        "GET /healthz HTTP/1.1\r\nx: {}\r\n\r\n",
+        "y".repeat(100_000)
+    );
+    let _ = client.send_raw(large.as_bytes());
+    assert_eq!(client.receive().unwrap().status, 431);
+    let mut client = server.client();
+    let many = format!("GET /healthz HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(500));
+    let _ = client.send_raw(many.as_bytes());
+    assert_eq!(client.receive().unwrap().status, 431);
+    assert_eq!(left(&server), 5);
+}
+
+#[test]
+fn nonsense_costs_its_own_connection_only() {
+    let server = Server::start(RULES);
+    let mut good = server.client();
+    for bytes in [
+        &b"\x00\x01\x02\xff\xfe\r\n\r\n"[..],
+        b"GET\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
+        b"POST /v1/check HTTP/1.1\r\ncontent-length: -5\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\xff\xff\xff\xff",
+        b"POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    ] {
+        let mut client = server.client();
+        client.send_raw(bytes).unwrap();
+        assert!(client.is_closed(), "{bytes:?}");
+        assert_eq!(good.request("GET", "/healthz", &[], "").status, 200);
+    }
+    assert_eq!(server.metric("tidegate_panics_total"), 0);
+}
+
+#[test]
+fn paths_and_methods_that_are_not_there_are_said_so() {
+    let server = Server::start(RULES);
+    let mut client = server.client();
+    assert_eq!(client.request("GET", "/nothing", &[], "").status, 404);
+    let reply = client.request("GET", "/v1/check", &[], "");
+    assert_eq!((reply.status, reply.header("allow")), (405, Some("POST")));
+    assert_eq!(client.request("DELETE", "/healthz", &[], "").status, 405);
+    assert_eq!(
+        client.request("GET", "/metrics", &[], "").status,
+        404,
+        "only on the admin listener"
+    );
+}
+
+#[test]
+fn slow_clients_are_closed_and_good_ones_served_meanwhile() {
+    let server = Server::with(RULES, &["--idle", "2"]);
+    let mut slow: Vec<Client> = (0..50).map(|_| server.client()).collect();
+    for client in &mut slow {
+        client
+            .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\nx: ")
+            .unwrap();
+    }
+    let mut good = server.client();
+    wait_for("the slow ones to be closed", || {
+        assert_eq!(good.request("GET", "/healthz", &[], "").status, 200);
+        (server.metric("tidegate_connections_timed_out_total") >= 50).then_some(())
+    });
+    for client in &mut slow {
+        assert!(client.is_closed());
+    }
+}
+
+#[test]
+fn a_server_out_of_descriptors_goes_on_and_recovers() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
+    let mut command = Command::new("sh");
+    let rules = dir.path().join("rules.yaml");
+    command.arg("-c").arg(format!(
+        "ulimit -n 96; exec {BINARY} serve --rules {} --idle 600 \"$@\"",
+        rules.display()
+    ));
+    command.arg("sh");
+    let server = Server::spawn(command, dir);
+    let mut first = server.client();
+    assert_eq!(first.request("GET", "/healthz", &[], "").status, 200);
+    let crowd: Vec<Client> = (0..200)
+        .filter_map(|_| Client::try_connect(server.http).ok())
+        .collect();
+    for _ in 0..20 {
+        assert_eq!(
+            first.request("GET", "/healthz", &[], "").status,
+            200,
+            "those inside are served"
+        );
+    }
+    drop(crowd);
+    let reply = server.client().request("GET", "/healthz", &[], "");
+    assert_eq!(
+        reply.status, 200,
+        "those outside come in once there is room"
+    );
+}

@@ -1,0 +1,66 @@
+//! What the log says, how much of it, and what it never says.
+
+use crate::http::ask;
+use crate::server::Server;
+
+const RULES: &str =
+    "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour, algorithm: fixed-window }\n";
+
+#[test]
+fn a_flood_of_denials_is_a_hundred_lines_a_second_and_exact_counts() {
+    let server = Server::start(RULES);
+    let item = ask("192.0.2.1", "/login");
+    let list = format!("[{}]", vec![&*item; 1_000].join(","));
+    for _ in 0..5 {
+        assert_eq!(server.post("/v1/check", &list).status, 200);
+    }
+    server.signal("TERM");
+    let (status, log) = server.wait_end();
+    assert_eq!(status.code(), Some(0));
+    let lines: Vec<_> = log
+        .iter()
+        .filter(|line| line["message"] == "denied")
+        .collect();
+    let counted: u64 = log
+        .iter()
+        .filter(|line| line["message"] == "denied more than the log has room for")
+        .map(|line| line["count"].as_u64().unwrap())
+        .sum();
+    assert_eq!(lines.len() as u64 + counted, 4_999);
+    assert!(lines.len() <= 1_000, "{}", lines.len());
+    let line = lines[0];
+    for (field, want) in [
+        ("rule", "r"),
+        ("edge", "http"),
+        ("ip", "192.0.2.1"),
+        ("path", "/login"),
+    ] {
+        assert_eq!(line[field], want, "{line}");
+    }
+    assert!(line["id"].is_string() && line["retry_after_ms"].is_u64());
+}
+
+#[test]
+fn keys_secrets_and_tricks_of_clients_do_not_reach_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, "canary-secret-0123456789").unwrap();
+    let server = Server::with(RULES, &["--secret-file", secret.to_str().unwrap()]);
+    let body = r#"{"attributes": {"ip": "192.0.2.1", "api_key": "canary-key", "user": "canary-user",
+        "path": "/x\r\n\u001b[31mforged\u202e"}}"#;
+    let denied_id = {
+        server.post("/v1/check", body);
+        server.post("/v1/check", body).json()["id"].clone()
+    };
+    let line = server.wait_log(|line| line["message"] == "denied");
+    assert_eq!(
+        line["id"], denied_id,
+        "the id in the answer is the id in the log"
+    );
+    assert_eq!(line["path"], r"/x\u{d}\u{a}\u{1b}[31mforged\u{202e}");
+    server.signal("TERM");
+    let (_, log) = server.wait_end();
+    for line in log {
+        assert!(!line.to_string().contains("canary"), "{line}");
+    }
+}

@@ -1,0 +1,15 @@
+//! The real binary, started on free ports and spoken to over real sockets.
+//!
+//! No test sleeps and hopes: what must happen is waited for, up to a deadline.
+
+mod admin;
+mod auth;
+mod check;
+mod cli;
+mod concurrent;
+mod drain;
+mod hostile;
+mod http;
+mod logs;
+mod reload;
+mod server;

@@ -1,0 +1,153 @@
+//! Rules and keys that change under load.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::http::ask;
+use crate::server::{Server, metric, wait_for};
+
+/// Both rules of a set carry its letter, so a decision that mixes two sets shows.
+fn rules(letter: char) -> String {
+    format!(
+        "version: 1\nrules:\n  - {{ name: {letter}1, by: ip, rate: 1000000/hour }}\n  \
+         - {{ name: {letter}2, by: global, rate: 1000000/hour }}\n"
+    )
+}
+
+#[test]
+fn a_thousand_reloads_half_of_them_broken_disturb_no_decision() {
+    let server = Server::start(&rules('a'));
+    let done = AtomicBool::new(false);
+    let decided = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let (server, done, decided) = (&server, &done, &decided);
+            scope.spawn(move || {
+                let mut connection = server.client();
+                while !done.load(Relaxed) {
+                    let reply =
+                        connection.post("/v1/check", &ask(&format!("192.0.2.{client}"), "/"));
+                    assert_eq!(reply.status, 200, "{reply:?}");
+                    let told = reply.json();
+                    let names: Vec<&str> = told["limits"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .map(|l| l["rule"].as_str().unwrap())
+                        .collect();
+                    assert!(
+                        names == ["a1", "a2"] || names == ["b1", "b2"],
+                        "a decision under two rule sets, or under a bad one: {names:?}"
+                    );
+                    decided.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        let reload = || {
+            for round in 0..500_u64 {
+                let letter = if round % 2 == 0 { 'b' } else { 'a' };
+                let before = server.admin_get("/v1/rules").json()["version"]
+                    .as_u64()
+                    .unwrap();
+                server.write("rules.yaml", &rules(letter));
+                server.admin_post("/v1/reload", "");
+                wait_for("good rules to be taken", || {
+                    let told = server.admin_get("/v1/rules").json();
+                    (told["version"].as_u64().unwrap() > before
+                        && told["rules"][0] == format!("{letter}1"))
+                    .then_some(())
+                });
+                let rejected = server.metric("tidegate_config_rejected_total");
+                server.write(
+                    "rules.yaml",
+                    &format!("{}    rate: 0/hour # {round}\n", rules('x')),
+                );
+                server.admin_post("/v1/reload", "");
+                wait_for("bad rules to be refused", || {
+                    (server.metric("tidegate_config_rejected_total") > rejected).then_some(())
+                });
+            }
+        };
+        reload();
+        done.store(true, Relaxed);
+    });
+    let page = server.admin_get("/metrics").body;
+    let counted: u64 = ["a1", "a2", "b1", "b2"]
+        .iter()
+        .map(|rule| {
+            metric(
+                &page,
+                &format!(r#"tidegate_decisions_total{{rule="{rule}",edge="http",outcome="allow""#),
+            )
+        })
+        .sum();
+    assert_eq!(
+        counted,
+        decided.load(Relaxed),
+        "no decision is lost between two sets of counters"
+    );
+    assert_eq!(metric(&page, "tidegate_config_last_reload_successful"), 0);
+}
+
+fn key_line(key: &str, tier: &str) -> String {
+    let digest: String = Sha256::digest(key)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("sha256:{digest} {tier} {key}-owner\n")
+}
+
+#[test]
+fn an_added_key_is_in_force_within_a_second() {
+    let rules = "version: 1\ntiers: [free, pro]\nkeys_file: keys.txt\nrules:\n  \
+                 - { name: r, by: api_key|ip, rate: 10/hour, tiers: { pro: 1000/hour } }\n";
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("rules.yaml"), rules).unwrap();
+    std::fs::write(dir.path().join("keys.txt"), key_line("old", "free")).unwrap();
+    let mut command = std::process::Command::new(crate::server::BINARY);
+    command
+        .args(["serve", "--rules"])
+        .arg(dir.path().join("rules.yaml"));
+    let server = Server::spawn(command, dir);
+    let limit = |key: &str| -> Value {
+        let body = format!(r#"{{"attributes": {{"api_key": "{key}", "ip": "192.0.2.1"}}}}"#);
+        server.post("/v1/peek", &body).json()["limit"].clone()
+    };
+    assert_eq!(limit("new"), 10, "a key that is not listed counts as none");
+    let begun = Instant::now();
+    server.write(
+        "keys.txt",
+        &(key_line("old", "free") + &key_line("new", "pro")),
+    );
+    wait_for("the key", || (limit("new") == 1000).then_some(()));
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(limit("old"), 10);
+}
+
+#[test]
+fn rules_that_vanish_or_break_leave_the_last_good_ones_and_say_so() {
+    let server = Server::start(&rules('a'));
+    std::fs::remove_file(server.rules_path()).unwrap();
+    server.signal("HUP");
+    server.wait_log(|line| {
+        line["message"]
+            .as_str()
+            .is_some_and(|m| m.starts_with("not taken"))
+    });
+    assert_eq!(
+        server.post("/v1/check", &ask("192.0.2.1", "/")).json()["limits"][0]["rule"],
+        "a1"
+    );
+    assert!(server.admin_get("/v1/rules").json()["stale"].is_string());
+    server.write("rules.yaml", &rules('b'));
+    server.signal("HUP");
+    wait_for("the new rules", || {
+        let told = server.post("/v1/peek", &ask("192.0.2.1", "/")).json();
+        (told["limits"][0]["rule"] == "b1").then_some(())
+    });
+    assert_eq!(server.metric("tidegate_config_last_reload_successful"), 1);
+}

@@ -1,0 +1,213 @@
+//! Starts the binary, learns its addresses from its log, and stops it.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::http::{Client, Reply};
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
+
+/// A running server.
+pub(crate) struct Server {
+    child: Child,
+    log: Log,
+    pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) dir: TempDir,
+}
+
+/// Log lines as they come.
+#[derive(Clone, Default)]
+struct Log(Arc<(Mutex<Lines>, Condvar)>);
+
+#[derive(Default)]
+struct Lines {
+    lines: Vec<Value>,
+    ended: bool,
+}
+
+impl Server {
+    /// With these rules and no other settings.
+    pub(crate) fn start(rules: &str) -> Self {
+        Server::with(rules, &[])
+    }
+
+    /// With these rules and further flags.
+    pub(crate) fn with(rules: &str, flags: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("rules.yaml"), rules).unwrap();
+        let mut command = Command::new(BINARY);
+        command
+            .args(["serve", "--rules"])
+            .arg(dir.path().join("rules.yaml"))
+            .args(flags);
+        Server::spawn(command, dir)
+    }
+
+    /// From a command that ends in `serve` and its flags.
+    pub(crate) fn spawn(mut command: Command, dir: TempDir) -> Self {
+        let mut child = command
+            .args([
+                "--http",
+                "127.0.0.1:0",
+                "--admin",
+                "127.0.0.1:0",
+                "--log-format",
+                "json",
+            ])
+            .env("RUST_LOG", "info")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = Log::default();
+        let (filling, stderr) = (log.clone(), child.stderr.take().unwrap());
+        std::thread::spawn(move || filling.fill(stderr));
+        let address = |edge: &str| {
+            let line = log.wait(|line| line["message"] == "listening" && line["edge"] == edge);
+            line["address"].as_str().unwrap().parse().unwrap()
+        };
+        let (admin, http) = (address("admin"), address("http"));
+        Server {
+            child,
+            log,
+            http,
+            admin,
+            dir,
+        }
+    }
+
+    pub(crate) fn rules_path(&self) -> PathBuf {
+        self.dir.path().join("rules.yaml")
+    }
+
+    /// Replaces a file as careful people do: whole, by renaming.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        write_whole(&self.dir.path().join(name), text);
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.http)
+    }
+
+    /// One request on its own connection.
+    pub(crate) fn post(&self, path: &str, body: &str) -> Reply {
+        self.client().post(path, body)
+    }
+
+    pub(crate) fn admin_get(&self, path: &str) -> Reply {
+        Client::connect(self.admin).request("GET", path, &[], "")
+    }
+
+    pub(crate) fn admin_post(&self, path: &str, body: &str) -> Reply {
+        Client::connect(self.admin).post(path, body)
+    }
+
+    /// The value of one sample of the metrics page, 0 if it is not there.
+    pub(crate) fn metric(&self, sample: &str) -> u64 {
+        metric(&self.admin_get("/metrics").body, sample)
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-s", name, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The log so far.
+    pub(crate) fn log(&self) -> Vec<Value> {
+        self.log.0.0.lock().unwrap().lines.clone()
+    }
+
+    /// Waits for a line.
+    pub(crate) fn wait_log(&self, is: impl Fn(&Value) -> bool) -> Value {
+        self.log.wait(is)
+    }
+
+    /// Waits for the end and gives the whole log.
+    pub(crate) fn wait_end(mut self) -> (ExitStatus, Vec<Value>) {
+        let status = wait_for("the process to end", || self.child.try_wait().unwrap());
+        let (lines, rang) = &*self.log.0;
+        let lines = rang
+            .wait_while(lines.lock().unwrap(), |lines| !lines.ended)
+            .unwrap();
+        (status, lines.lines.clone())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Log {
+    fn fill(&self, from: impl std::io::Read) {
+        let (lines, rang) = &*self.0;
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
+            lines.lock().unwrap().lines.push(line);
+            rang.notify_all();
+        }
+        lines.lock().unwrap().ended = true;
+        rang.notify_all();
+    }
+
+    fn wait(&self, is: impl Fn(&Value) -> bool) -> Value {
+        let (lines, rang) = &*self.0;
+        let missing = |lines: &mut Lines| !lines.ended && !lines.lines.iter().any(&is);
+        let (lines, _) = rang
+            .wait_timeout_while(lines.lock().unwrap(), DEADLINE, missing)
+            .unwrap();
+        let found = lines.lines.iter().find(|line| is(line));
+        found
+            .unwrap_or_else(|| panic!("no such line in {:#?}", lines.lines))
+            .clone()
+    }
+}
+
+pub(crate) fn metric(page: &str, sample: &str) -> u64 {
+    let line = page
+        .lines()
+        .find(|line| line.starts_with(sample) && !line.starts_with('#'));
+    line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
+}
+
+pub(crate) fn write_whole(path: &Path, text: &str) {
+    let next = path.with_extension("next");
+    std::fs::write(&next, text).unwrap();
+    std::fs::rename(&next, path).unwrap();
+}
+
+/// Asks until there is an answer.
+pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begun.elapsed() < DEADLINE, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

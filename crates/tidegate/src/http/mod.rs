@@ -1,0 +1,105 @@
+//! What a decision looks like to an HTTP client: status, headers and body. Written once, for every
+//! edge that speaks HTTP.
+//!
+//! Rounding is toward safety: a wait is never told shorter than it is, and `Retry-After` is never 0.
+//! Shadow limits appear in the body's list and nowhere else.
+
+mod body;
+mod headers;
+mod text;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use tidegate_core::algorithms::Retry;
+use tidegate_core::engine::{Decision, Fate};
+use tidegate_core::units::Nanos;
+
+/// How `X-RateLimit-Reset` tells time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ResetStyle {
+    /// Seconds since the epoch.
+    #[default]
+    Epoch,
+    /// Seconds from now.
+    Delta,
+}
+
+/// How a refusal is described.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BodyStyle {
+    /// Tidegate's own JSON.
+    #[default]
+    Plain,
+    /// RFC 9457 problem details, for clients that accept `application/problem+json`.
+    Problem,
+}
+
+/// What an answer needs besides the decision.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// The decision's id, which the logs carry too.
+    pub id: &'a str,
+    /// The wall clock, for epoch headers.
+    pub wall: Nanos,
+    /// How `X-RateLimit-Reset` tells time.
+    pub reset: ResetStyle,
+    /// How a refusal is described.
+    pub body: BodyStyle,
+    /// A sealed receipt to hand out with an admission.
+    pub receipt: Option<&'a str>,
+}
+
+/// A decision as an HTTP answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// 200, 403, 422 or 429.
+    pub status: StatusCode,
+    /// Everything but `Content-Length`.
+    pub headers: HeaderMap,
+    /// JSON.
+    pub body: Bytes,
+}
+
+/// The status a decision has on the wire.
+pub fn status(decision: &Decision) -> StatusCode {
+    match decision.fate() {
+        Fate::Allow | Fate::Delay(_) => StatusCode::OK,
+        Fate::Deny(Retry::After(_)) => StatusCode::TOO_MANY_REQUESTS,
+        Fate::Deny(Retry::Never) => StatusCode::UNPROCESSABLE_ENTITY,
+        Fate::Block { .. } => StatusCode::FORBIDDEN,
+    }
+}
+
+/// The whole answer.
+pub fn answer(decision: &Decision, context: &Context<'_>) -> Answer {
+    let mut headers = HeaderMap::with_capacity(10);
+    let problem = context.body == BodyStyle::Problem && !decision.allowed();
+    let content_type = match problem {
+        true => "application/problem+json",
+        false => "application/json",
+    };
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers::write(decision, context, &mut headers);
+    let mut body = BytesMut::with_capacity(512);
+    match problem {
+        true => body::problem(decision, context, &mut body),
+        false => body::plain(decision, context, &mut body),
+    }
+    Answer {
+        status: status(decision),
+        headers,
+        body: body.freeze(),
+    }
+}
+
+/// Only the headers, for edges whose answer has no body.
+pub fn headers(decision: &Decision, context: &Context<'_>) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(8);
+    headers::write(decision, context, &mut headers);
+    headers
+}
+
+/// Only the body, for lists of decisions: an object with `status` first.
+pub fn item(decision: &Decision, context: &Context<'_>, out: &mut BytesMut) {
+    body::item(decision, context, out);
+}

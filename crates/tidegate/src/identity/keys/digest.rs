@@ -1,0 +1,116 @@
+//! The SHA-256 of a key: what stands in files, tables and logs instead of the key.
+
+use std::fmt;
+
+use sha2::{Digest as _, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+/// SHA-256 of an API key, of its bytes exactly as sent. Equality takes the same time wherever two
+/// digests differ; printing shows the first eight hex digits, enough to find a line in a file.
+#[derive(Clone, Copy, Eq)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of a key: the same as `printf %s KEY | sha256sum`.
+    pub fn of(key: impl AsRef<[u8]>) -> Self {
+        Digest(Sha256::digest(key).into())
+    }
+
+    /// From its bytes.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Digest(bytes)
+    }
+
+    /// From 64 hex digits of either case. Whether all were digits is asked once, at the end: a
+    /// branch per digit is guessed wrong half of the time, and a file may hold a million lines.
+    pub(super) fn from_hex(hex: &[u8; 64]) -> Option<Self> {
+        let mut bytes = [0; 32];
+        let mut seen = 0;
+        let (pairs, _) = hex.as_chunks::<2>();
+        for (byte, &[high, low]) in bytes.iter_mut().zip(pairs) {
+            let (high, low) = (NIBBLES[usize::from(high)], NIBBLES[usize::from(low)]);
+            *byte = high << 4 | low & 0xf;
+            seen |= high | low;
+        }
+        (seen < NOT_HEX).then_some(Digest(bytes))
+    }
+
+    /// The bytes, to hash or compare; not for printing.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// All 64 hex digits, for a line of a keys file.
+    pub(super) fn to_hex(self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl ConstantTimeEq for Digest {
+    fn ct_eq(&self, other: &Self) -> Choice {
+        self.0.ct_eq(&other.0)
+    }
+}
+
+impl PartialEq for Digest {
+    fn eq(&self, other: &Self) -> bool {
+        self.ct_eq(other).into()
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, ..] = self.0;
+        write!(f, "sha256:{a:02x}{b:02x}{c:02x}{d:02x}…")
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What is no hex digit: above every nibble.
+const NOT_HEX: u8 = 0x10;
+
+/// The value of each character as a hex digit.
+const NIBBLES: [u8; 256] = {
+    let mut nibbles = [NOT_HEX; 256];
+    let mut value = 0;
+    while value < 16 {
+        nibbles[b"0123456789abcdef"[value as usize] as usize] = value;
+        nibbles[b"0123456789ABCDEF"[value as usize] as usize] = value;
+        value += 1;
+    }
+    nibbles
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELLO: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+
+    #[test]
+    fn it_is_the_sha256_of_the_key_text() {
+        assert_eq!(Digest::of("hello").to_hex(), HELLO);
+    }
+
+    #[test]
+    fn hex_of_either_case_is_read() {
+        let read = |hex: &str| Digest::from_hex(hex.as_bytes().first_chunk().unwrap());
+        assert_eq!(read(HELLO), Some(Digest::of("hello")));
+        assert_eq!(read(&HELLO.to_uppercase()), Some(Digest::of("hello")));
+        assert_eq!(read(&HELLO.replace('f', "g")), None);
+    }
+
+    #[test]
+    fn printing_shows_only_the_beginning() {
+        let digest = Digest::of("hello");
+        assert_eq!(
+            format!("{digest} {digest:?}"),
+            "sha256:2cf24dba… sha256:2cf24dba…"
+        );
+    }
+}

@@ -1,0 +1,181 @@
+//! What can be wrong with a keys file, told so that someone can mend it.
+//!
+//! No message repeats text of the file that might be a raw key pasted in the wrong place.
+
+use std::fmt;
+use std::io;
+
+/// Listing more would bury the first, and a file of the wrong kind has a fault on every line.
+const MOST_LISTED: usize = 20;
+
+/// Why a keys file was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// Lines that are wrong.
+    #[error(transparent)]
+    Faults(#[from] Faults),
+    /// It could not be read to its end.
+    #[error("{file}: cannot be read: {source}")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Not a byte in it: a file caught while it was being rewritten, or the wrong file.
+    #[error("{file}: is empty; if no keys are meant, write a line like `# no keys yet`")]
+    Empty {
+        /// The file.
+        file: String,
+    },
+    /// Larger than a keys file may be.
+    #[error("{file}: is larger than {limit_mib} MiB; split the keys between deployments")]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// The most that is read.
+        limit_mib: u64,
+    },
+}
+
+/// All faults of one file: the first twenty by line, and how many there are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Faults {
+    file: String,
+    listed: Vec<Fault>,
+    total: usize,
+}
+
+impl Faults {
+    pub(super) fn of(file: &str) -> Self {
+        Faults {
+            file: file.to_owned(),
+            listed: Vec::new(),
+            total: 0,
+        }
+    }
+
+    /// Faults come in any order of lines; the earliest are kept.
+    pub(super) fn add(&mut self, line: u32, wrong: Wrong) {
+        self.total += 1;
+        let at = self.listed.partition_point(|fault| fault.line <= line);
+        if at < MOST_LISTED {
+            self.listed.insert(at, Fault { line, wrong });
+            self.listed.truncate(MOST_LISTED);
+        }
+    }
+
+    /// The first faults, at most twenty, by line.
+    pub fn listed(&self) -> &[Fault] {
+        &self.listed
+    }
+
+    /// How many faults the file has.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+}
+
+impl std::error::Error for Faults {}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, Fault { line, wrong }) in self.listed.iter().enumerate() {
+            let newline = if n > 0 { "\n" } else { "" };
+            write!(f, "{newline}{}:{line}: {wrong}", self.file)?;
+        }
+        match self.total - self.listed.len() {
+            0 => Ok(()),
+            more => write!(f, "\n{}: and {more} more", self.file),
+        }
+    }
+}
+
+/// One fault and its line, counted from 1.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The line.
+    pub line: u32,
+    /// What is wrong with it.
+    pub wrong: Wrong,
+}
+
+/// What is wrong with one line.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Wrong {
+    /// Something else where the digest should be, most likely the key itself.
+    #[error(
+        "does not begin with `sha256:`; if this is a key itself, remove it and write the line \
+         that `tidegate key hash` prints (the text is not shown here)"
+    )]
+    NotADigest,
+    /// Too few or too many digits.
+    #[error(
+        "the digest has {found} characters; a SHA-256 has 64 hex digits, as `tidegate key hash` prints them"
+    )]
+    DigestLength {
+        /// How many characters follow `sha256:`.
+        found: usize,
+    },
+    /// 64 characters, but not hex.
+    #[error("character {column} of the digest is not a hex digit; write 0-9 and a-f only")]
+    NotHex {
+        /// Which character after `sha256:`, counted from 1.
+        column: usize,
+    },
+    /// Nothing after the digest.
+    #[error("no tier after the digest; write one of {tiers}")]
+    NoTier {
+        /// The tiers there are.
+        tiers: String,
+    },
+    /// A tier that the rules do not list, close enough to one that it can be no key.
+    #[error("unknown tier `{found}`; did you mean `{meant}`?")]
+    MisspeltTier {
+        /// What was written.
+        found: String,
+        /// The tier it resembles.
+        meant: String,
+    },
+    /// A tier that the rules do not list.
+    #[error(
+        "unknown tier of {found_len} characters (not shown, it might be a key); write one of {tiers}"
+    )]
+    UnknownTier {
+        /// How long it is.
+        found_len: usize,
+        /// The tiers there are.
+        tiers: String,
+    },
+    /// A name that cannot be shown.
+    #[error("the name is not UTF-8 or has control characters; write plain text")]
+    BadName,
+    /// A name too long to be one.
+    #[error("the name has {found} bytes; write at most {most}")]
+    LongName {
+        /// How long it is.
+        found: usize,
+        /// The most it may be.
+        most: usize,
+    },
+    /// A line too long to be one.
+    #[error("is longer than {most} bytes; write one key per line as `sha256:HEX tier name`")]
+    LongLine {
+        /// The most a line may hold.
+        most: usize,
+    },
+    /// The same key twice, maybe with two tiers.
+    #[error("the same digest as line {first}; keep one of the two")]
+    Duplicate {
+        /// Where it stood first.
+        first: u32,
+    },
+    /// The last line is wrong and has no line end: the file was cut off.
+    #[error(
+        "the file ends within this line ({wrong}); write it completely, best to a new file renamed over this one"
+    )]
+    CutOff {
+        /// What is wrong with the line as it stands.
+        wrong: Box<Wrong>,
+    },
+}

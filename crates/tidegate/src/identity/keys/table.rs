@@ -1,0 +1,414 @@
+//! All keys of a file, found by digest in constant time.
+//!
+//! Built by streaming: no more of the file is in memory than one line, and 1,000,000 keys take
+//! about 49 bytes each and their names. Digests lie in the order of the file; an open-addressed
+//! index of half-empty slots finds them. Where a digest is looked for depends on a secret drawn
+//! per table, so neither a crafted file nor the time of a lookup says anything about other keys.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::{BufRead, Read};
+
+use super::digest::Digest;
+use super::fault::{Faults, KeysError, Wrong};
+use super::line::{self, Entry, MAX_NAME_BYTES, Tiers};
+
+/// The largest keys file that is read: more than three million keys.
+pub const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// `sha256:`, 64 digits, a blank, a tier of one letter and a line end.
+const SHORTEST_LINE_BYTES: u64 = 7 + 64 + 1 + 1 + 1;
+
+/// The longest line there can be, with room for a long tier name and generous blanks.
+const MAX_LINE_BYTES: usize = 1024;
+
+/// Who holds a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder<'a> {
+    /// The tier, as its place in the list the table was read with.
+    pub tier: u16,
+    /// Whose key it is; empty if the file does not say.
+    pub name: &'a str,
+}
+
+/// The keys of one file. Whole or not made at all.
+#[derive(Debug, Default)]
+pub struct KeyTable {
+    records: Vec<Record>,
+    index: Index,
+    names: String,
+}
+
+/// 40 bytes. The name lies at `name_at` in the arena of names.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    digest: Digest,
+    name_at: u32,
+    name_len: u16,
+    tier: u16,
+}
+
+impl KeyTable {
+    /// Reads a keys file to its end. `file` is its name for messages; `tiers` are those of the
+    /// rules, in their order. Gives every fault of the file, the first twenty in words.
+    pub fn read<S: AsRef<str>>(
+        file: &str,
+        reader: impl BufRead,
+        tiers: &[S],
+    ) -> Result<Self, KeysError> {
+        let tiers = Tiers::of(tiers);
+        let mut draft = Draft::new(file, &tiers);
+        draft.read_lines(reader)?;
+        draft.finish()
+    }
+
+    /// Who holds the key with this digest. Compares whole digests in constant time.
+    pub fn get(&self, digest: &Digest) -> Option<Holder<'_>> {
+        let at = self.index.find(digest, &self.records).ok()?;
+        let Record {
+            name_at,
+            name_len,
+            tier,
+            ..
+        } = self.records[at as usize];
+        let start = name_at as usize;
+        Some(Holder {
+            tier,
+            name: &self.names[start..start + usize::from(name_len)],
+        })
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Memory held, names included.
+    pub fn heap_bytes(&self) -> usize {
+        self.records.capacity() * size_of::<Record>()
+            + self.index.slots.capacity() * size_of::<u32>()
+            + self.names.capacity()
+    }
+}
+
+/// Where each digest is among the records. At most half of the slots are taken, so a search ends
+/// after two steps on average.
+///
+/// A slot says in 22 bits which record it is for and in 10 a part of the digest's keyed hash: a
+/// record is touched, at the price of a cache miss, only when it is almost surely the one.
+#[derive(Debug, Default)]
+struct Index {
+    secret: RandomState,
+    slots: Vec<u32>,
+}
+
+const RECORD_BITS: u32 = (1 << 22) - 1;
+
+/// A slot that is for no record: the last number, which no file is large enough to reach.
+const VACANT: u32 = u32::MAX;
+
+const _: () = assert!(MAX_FILE_BYTES / SHORTEST_LINE_BYTES < RECORD_BITS as u64);
+
+/// Where a digest that is not in the index would go, and the part of its hash to keep there.
+struct Gap {
+    slot: usize,
+    tag: u32,
+}
+
+impl Index {
+    fn for_keys(count: usize) -> Self {
+        let slots = vec![VACANT; (count * 2).next_power_of_two()];
+        Index {
+            secret: RandomState::new(),
+            slots,
+        }
+    }
+
+    fn find(&self, digest: &Digest, records: &[Record]) -> Result<u32, Gap> {
+        let hash = self.secret.hash_one(digest.as_bytes());
+        let tag = (hash >> 32) as u32 & !RECORD_BITS;
+        let Some(last) = self.slots.len().checked_sub(1) else {
+            return Err(Gap { slot: 0, tag });
+        };
+        let mut slot = hash as usize & last;
+        loop {
+            let found = self.slots[slot];
+            let record = found & RECORD_BITS;
+            if found == VACANT {
+                return Err(Gap { slot, tag });
+            }
+            if found & !RECORD_BITS == tag && records[record as usize].digest == *digest {
+                return Ok(record);
+            }
+            slot = (slot + 1) & last;
+        }
+    }
+
+    fn fill(&mut self, Gap { slot, tag }: Gap, record: u32) {
+        self.slots[slot] = tag | record;
+    }
+}
+
+/// A table on its way: records so far, their lines, and what is wrong.
+struct Draft<'a> {
+    file: &'a str,
+    tiers: &'a Tiers<'a>,
+    records: Vec<Record>,
+    names: String,
+    lines: Vec<u32>,
+    faults: Faults,
+}
+
+impl<'a> Draft<'a> {
+    fn new(file: &'a str, tiers: &'a Tiers<'a>) -> Self {
+        let (records, names, lines) = (Vec::new(), String::new(), Vec::new());
+        Draft {
+            file,
+            tiers,
+            records,
+            names,
+            lines,
+            faults: Faults::of(file),
+        }
+    }
+
+    fn read_lines(&mut self, mut reader: impl BufRead) -> Result<(), KeysError> {
+        let unreadable = |source| KeysError::Unreadable {
+            file: self.file.to_owned(),
+            source,
+        };
+        let mut line = Vec::with_capacity(MAX_LINE_BYTES + 1);
+        let mut total = 0u64;
+        for number in 1u32.. {
+            line.clear();
+            let read = reader
+                .by_ref()
+                .take(MAX_LINE_BYTES as u64 + 1)
+                .read_until(b'\n', &mut line);
+            let mut length = read.map_err(unreadable)?;
+            if length == 0 {
+                break;
+            }
+            if length > MAX_LINE_BYTES {
+                self.faults.add(
+                    number,
+                    Wrong::LongLine {
+                        most: MAX_LINE_BYTES,
+                    },
+                );
+                if line.last() != Some(&b'\n') {
+                    length += reader.skip_until(b'\n').map_err(unreadable)?;
+                }
+            } else {
+                self.take_line(number, &line);
+            }
+            total += length as u64;
+            if total > MAX_FILE_BYTES {
+                let (file, limit_mib) = (self.file.to_owned(), MAX_FILE_BYTES >> 20);
+                return Err(KeysError::TooLarge { file, limit_mib });
+            }
+        }
+        if total == 0 {
+            Err(KeysError::Empty {
+                file: self.file.to_owned(),
+            })
+        } else {
+            Ok(())
+        }
+    }
+
+    fn take_line(&mut self, number: u32, line: &[u8]) {
+        let text = if number == 1 {
+            line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line)
+        } else {
+            line
+        };
+        match line::parse(text, self.tiers) {
+            Ok(None) => {}
+            Ok(Some(entry)) => self.take_entry(number, entry),
+            Err(wrong) if line.ends_with(b"\n") => self.faults.add(number, wrong),
+            Err(wrong) => self.faults.add(
+                number,
+                Wrong::CutOff {
+                    wrong: Box::new(wrong),
+                },
+            ),
+        }
+    }
+
+    fn take_entry(&mut self, number: u32, Entry { digest, tier, name }: Entry<'_>) {
+        const { assert!(MAX_FILE_BYTES <= u32::MAX as u64 && MAX_NAME_BYTES <= u16::MAX as usize) };
+        let name_at = self.names.len() as u32;
+        self.names.push_str(name);
+        self.records.push(Record {
+            digest,
+            name_at,
+            name_len: name.len() as u16,
+            tier,
+        });
+        self.lines.push(number);
+    }
+
+    fn finish(mut self) -> Result<KeyTable, KeysError> {
+        let mut index = Index::for_keys(self.records.len());
+        for (at, record) in (0u32..).zip(&self.records) {
+            match index.find(&record.digest, &self.records) {
+                Err(gap) => index.fill(gap, at),
+                Ok(first) => {
+                    let first = self.lines[first as usize];
+                    self.faults
+                        .add(self.lines[at as usize], Wrong::Duplicate { first });
+                }
+            }
+        }
+        if self.faults.total() > 0 {
+            return Err(self.faults.into());
+        }
+        self.records.shrink_to_fit();
+        self.names.shrink_to_fit();
+        Ok(KeyTable {
+            records: self.records,
+            index,
+            names: self.names,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::keys::hash_line;
+
+    const TIERS: [&str; 3] = ["free", "pro", "enterprise"];
+
+    fn line(key: &str, tier: &str) -> String {
+        hash_line(key, tier, &format!("owner of {key}")).unwrap()
+    }
+
+    fn read(text: &str) -> Result<KeyTable, KeysError> {
+        KeyTable::read("keys.txt", text.as_bytes(), &TIERS)
+    }
+
+    #[track_caller]
+    fn check_refused(text: &str, want: &[&str]) {
+        let error = read(text).unwrap_err().to_string();
+        let told: Vec<_> = error.lines().collect();
+        assert_eq!(told, want);
+    }
+
+    #[test]
+    fn every_key_of_the_file_is_found_and_no_other() {
+        let keys: Vec<String> = (0..1000).map(|n| format!("key-{n}")).collect();
+        let text: String = keys
+            .iter()
+            .zip(TIERS.iter().cycle())
+            .map(|(k, t)| line(k, t) + "\n")
+            .collect();
+        let table = read(&text).unwrap();
+        assert_eq!(table.len(), 1000);
+        for (n, key) in keys.iter().enumerate() {
+            let name = format!("owner of {key}");
+            let holder = Holder {
+                tier: (n % 3) as u16,
+                name: &name,
+            };
+            assert_eq!(table.get(&Digest::of(key)), Some(holder));
+            assert_eq!(table.get(&Digest::of(format!("other-{n}"))), None);
+        }
+    }
+
+    #[test]
+    fn a_table_without_keys_finds_nothing() {
+        assert_eq!(KeyTable::default().get(&Digest::of("x")), None);
+        let table = read("# no keys yet\n").unwrap();
+        assert!(table.is_empty());
+        assert_eq!(table.get(&Digest::of("x")), None);
+    }
+
+    #[test]
+    fn a_byte_order_mark_and_a_missing_last_line_end_are_fine() {
+        let table = read(&format!(
+            "\u{feff}{}\r\n{}",
+            line("a", "pro"),
+            line("b", "free")
+        ))
+        .unwrap();
+        assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn all_faults_are_told_at_once_with_their_lines() {
+        let [a, b] = [line("a", "pro"), line("b", "gold")];
+        let text = format!("{a}\n# fine\nsecret-key\n\n{b}\n{a}\nsha256:12 pro");
+        check_refused(
+            &text,
+            &[
+                "keys.txt:3: does not begin with `sha256:`; if this is a key itself, remove it and write the line \
+                 that `tidegate key hash` prints (the text is not shown here)",
+                "keys.txt:5: unknown tier of 4 characters (not shown, it might be a key); write one of free, pro, enterprise",
+                "keys.txt:6: the same digest as line 1; keep one of the two",
+                "keys.txt:7: the file ends within this line (the digest has 2 characters; a SHA-256 has 64 hex digits, \
+                 as `tidegate key hash` prints them); write it completely, best to a new file renamed over this one",
+            ],
+        );
+    }
+
+    #[test]
+    fn twenty_faults_are_listed_and_the_rest_counted() {
+        let twice = line("a", "pro");
+        let text = format!("{twice}\n{twice}\n{}", "raw\n".repeat(50));
+        let error = read(&text).unwrap_err().to_string();
+        assert_eq!(error.lines().count(), 21);
+        assert!(error.starts_with("keys.txt:2: the same digest as line 1"));
+        assert!(error.ends_with("\nkeys.txt: and 31 more"));
+    }
+
+    #[test]
+    fn an_empty_file_is_taken_for_one_being_written() {
+        check_refused(
+            "",
+            &["keys.txt: is empty; if no keys are meant, write a line like `# no keys yet`"],
+        );
+    }
+
+    #[test]
+    fn a_file_cut_off_at_any_byte_never_gives_a_key_that_was_not_there() {
+        let whole = format!("{}\n{}\n", line("a", "enterprise"), line("b", "pro"));
+        for end in 0..whole.len() {
+            let Ok(table) = read(&whole[..end]) else {
+                continue;
+            };
+            let cut = ["a", "b"]
+                .iter()
+                .filter(|key| table.get(&Digest::of(key)).is_some())
+                .count();
+            assert_eq!(cut, table.len(), "cut off at {end}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused_without_holding_it() {
+        let text = "x".repeat(100_000) + "\n" + &line("a", "pro");
+        let told = "keys.txt:1: is longer than 1024 bytes; write one key per line as `sha256:HEX tier name`";
+        check_refused(&text, &[told]);
+    }
+
+    #[test]
+    fn a_file_over_the_limit_is_refused() {
+        let endless = std::io::BufReader::new(std::io::repeat(b'#').take(MAX_FILE_BYTES + 1));
+        let error = KeyTable::read("keys.txt", endless, &TIERS).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "keys.txt: is larger than 256 MiB; split the keys between deployments"
+        );
+    }
+
+    #[test]
+    fn a_record_is_forty_bytes() {
+        assert_eq!(size_of::<Record>(), 40);
+    }
+}

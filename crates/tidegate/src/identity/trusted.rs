@@ -1,0 +1,145 @@
+//! The proxies whose word is taken for where a request came from, as networks.
+//!
+//! Kept true: nobody is trusted unless listed, and a list read from text never trusts everybody.
+
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net};
+
+use super::ip;
+
+/// The proxies whose word is taken for where a request came from. Nobody, unless told.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Trusted {
+    nets: Vec<IpNet>,
+}
+
+impl Trusted {
+    /// Trusts the proxies in these networks.
+    pub fn new(nets: impl IntoIterator<Item = IpNet>) -> Self {
+        Trusted {
+            nets: nets.into_iter().map(unmapped_net).collect(),
+        }
+    }
+
+    /// Reads networks (`10.0.0.0/8`) and single addresses (`10.1.2.3`); gives every fault.
+    pub fn parse<S: AsRef<str>>(texts: &[S]) -> Result<Self, Vec<BadProxy>> {
+        let (mut nets, mut faults) = (Vec::new(), Vec::new());
+        for text in texts {
+            match read_net(text.as_ref()) {
+                Ok(net) => nets.push(net),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if faults.is_empty() {
+            Ok(Trusted::new(nets))
+        } else {
+            Err(faults)
+        }
+    }
+
+    /// Whether `addr` is a trusted proxy. A v4-mapped address is its IPv4 address; a NAT64 one is
+    /// not: it names a machine beyond a translator, not the proxy the operator listed.
+    pub fn trusts(&self, addr: IpAddr) -> bool {
+        let addr = ip::unmapped(addr);
+        self.nets.iter().any(|net| net.contains(&addr))
+    }
+}
+
+/// An entry of `trusted_proxies` that is not a network.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadProxy {
+    /// Neither a network nor an address.
+    #[error("trusted proxy `{found}` is not a network; write it like 10.0.0.0/8 or 10.1.2.3")]
+    NotANetwork {
+        /// What was written, escaped.
+        found: String,
+    },
+    /// Bits set below the prefix: the network or the prefix is not the one that was meant.
+    #[error("trusted proxy `{found}` has bits set below its prefix; write {meant} or correct it")]
+    HostBits {
+        /// What was written.
+        found: IpNet,
+        /// The network it lies in.
+        meant: IpNet,
+    },
+    /// Everybody: then any client chooses its own address.
+    #[error(
+        "trusted proxy `{found}` is the whole internet, so any client could choose its address; list your proxies"
+    )]
+    Everybody {
+        /// What was written.
+        found: IpNet,
+    },
+}
+
+/// `::ffff:10.0.0.0/104` means 10.0.0.0/8: addresses are unwrapped before they are compared.
+fn unmapped_net(net: IpNet) -> IpNet {
+    match net {
+        IpNet::V6(v6) if v6.prefix_len() >= 96 => match v6.network().to_ipv4_mapped() {
+            Some(v4) => Ipv4Net::new_assert(v4, v6.prefix_len() - 96).into(),
+            None => net,
+        },
+        _ => net,
+    }
+}
+
+fn read_net(text: &str) -> Result<IpNet, BadProxy> {
+    let text = text.trim();
+    let net: IpNet = match text.parse() {
+        Ok(net) => net,
+        Err(_) => match text.parse::<IpAddr>() {
+            Ok(addr) => addr.into(),
+            Err(_) => {
+                return Err(BadProxy::NotANetwork {
+                    found: text.escape_default().to_string(),
+                });
+            }
+        },
+    };
+    match unmapped_net(net.trunc()) {
+        meant if meant.prefix_len() == 0 => Err(BadProxy::Everybody { found: net }),
+        _ if net.trunc() != net => Err(BadProxy::HostBits {
+            found: net,
+            meant: net.trunc(),
+        }),
+        meant => Ok(meant),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_of_the_proxy_list_is_told_at_once() {
+        let faults = Trusted::parse(&[
+            "10.0.0.0/8",
+            "proxy.local",
+            "10.0.0.1/8",
+            "0.0.0.0/0",
+            "::ffff:0:0/96",
+        ]);
+        let told: Vec<_> = faults
+            .unwrap_err()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "trusted proxy `proxy.local` is not a network; write it like 10.0.0.0/8 or 10.1.2.3",
+                "trusted proxy `10.0.0.1/8` has bits set below its prefix; write 10.0.0.0/8 or correct it",
+                "trusted proxy `0.0.0.0/0` is the whole internet, so any client could choose its address; list your proxies",
+                "trusted proxy `::ffff:0.0.0.0/96` is the whole internet, so any client could choose its address; list your proxies",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_mapped_network_is_the_v4_network() {
+        let trusted = Trusted::parse(&["::ffff:10.0.0.0/104"]).unwrap();
+        assert_eq!(trusted, Trusted::parse(&["10.0.0.0/8"]).unwrap());
+        assert!(trusted.trusts("10.1.2.3".parse().unwrap()));
+    }
+}

@@ -1,0 +1,306 @@
+//! The limiter: identify, plan, charge, settle, tell the observers.
+//!
+//! A decision is made under one set of rules from beginning to end: a [`View`] holds it, and a reload
+//! in between changes only the next one. Observers are told afterwards and cannot change anything.
+
+use std::sync::Arc;
+
+use tidegate_core::engine::{self, ApiKey, Decision, Plan, Request, Stance};
+use tidegate_core::event::{Event, Observer};
+use tidegate_core::rules::{Explanation, Listed};
+use tidegate_core::store::{ChargeSet, Inspection, Outcome, Refunded, Store, StoreError};
+use tidegate_core::subject::FingerprintKey;
+use tidegate_core::units::Nanos;
+
+use crate::clock::Clock;
+use crate::identity::Digest;
+use crate::live::{Live, Versioned};
+use crate::policy::Policy;
+use crate::receipt::{Receipt, ReceiptError};
+use crate::secret::Secret;
+use crate::stores::memory::MemoryStore;
+
+/// Decides requests. Share it in an `Arc`.
+pub struct Limiter<S> {
+    store: S,
+    policy: Arc<Live<Policy>>,
+    secret: Secret,
+    fingerprint_key: FingerprintKey,
+    stance: Stance,
+    clock: Arc<dyn Clock>,
+    observers: Vec<Arc<dyn Observer>>,
+}
+
+/// Why a refund did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum RefundError {
+    /// The receipt is not ours.
+    #[error(transparent)]
+    Receipt(#[from] ReceiptError),
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl<S> Limiter<S> {
+    /// A limiter that decides by `policy` and counts in `store`.
+    pub fn new(store: S, policy: Policy, secret: Secret, clock: Arc<dyn Clock>) -> Self {
+        Limiter {
+            store,
+            policy: Arc::new(Live::new(policy)),
+            fingerprint_key: secret.fingerprint_key(),
+            secret,
+            stance: Stance::AsWritten,
+            clock,
+            observers: Vec::new(),
+        }
+    }
+
+    /// Tells `observer` of every decision.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observers.push(observer);
+        self
+    }
+
+    /// Lets every rule only watch.
+    #[must_use]
+    pub fn in_shadow(mut self) -> Self {
+        self.stance = Stance::AllShadow;
+        self
+    }
+
+    /// Where the counters are.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// The rules and keys in force, to read, replace or follow.
+    pub fn policy(&self) -> &Arc<Live<Policy>> {
+        &self.policy
+    }
+
+    /// The limiter under the rules of this moment.
+    pub fn view(&self) -> View<'_, S> {
+        View {
+            limiter: self,
+            policy: self.policy.get(),
+        }
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Decides a request and charges it if it may pass.
+    ///
+    /// # Errors
+    /// When the store gave no answer; memory always does.
+    pub async fn check(&self, request: Request<'_>) -> Result<Decision, StoreError> {
+        self.view().check(request).await
+    }
+
+    /// What `check` would say, without charging.
+    ///
+    /// # Errors
+    /// When the store gave no answer.
+    pub async fn peek(&self, request: Request<'_>) -> Result<Decision, StoreError> {
+        self.view().peek(request).await
+    }
+
+    /// A receipt for a decision that charged something, to refund it later.
+    ///
+    /// # Errors
+    /// When the operating system has no randomness for its id.
+    pub fn receipt(&self, decision: &Decision) -> Result<Option<String>, getrandom::Error> {
+        let mut id = [0; 16];
+        getrandom::fill(&mut id)?;
+        let receipt = Receipt::of(decision, u128::from_ne_bytes(id));
+        Ok(receipt.map(|receipt| receipt.seal(&self.secret)))
+    }
+
+    /// Gives back what a receipt says was charged, once.
+    ///
+    /// # Errors
+    /// When the receipt is not of this deployment, or the store gave no answer.
+    pub async fn refund(&self, receipt: &str) -> Result<Refunded, RefundError> {
+        let receipt = Receipt::open(receipt, &self.secret)?;
+        let policy = self.policy.get();
+        Ok(self.store.refund(&receipt.refund(&policy.rules)).await?)
+    }
+}
+
+/// A limiter bound to the rules of one moment.
+pub struct View<'l, S> {
+    limiter: &'l Limiter<S>,
+    policy: Arc<Versioned<Policy>>,
+}
+
+impl<S: Store> View<'_, S> {
+    /// Decides a request and charges it if it may pass.
+    ///
+    /// # Errors
+    /// When the store gave no answer.
+    pub async fn check(&self, request: Request<'_>) -> Result<Decision, StoreError> {
+        let request = self.identified(request);
+        let plan = self.plan(&request);
+        let decision = match plan.listed {
+            Some(listed) => self.settled_by_list(listed),
+            None => self.settled(&plan, &self.limiter.store.charge(&plan.set).await?),
+        };
+        Ok(self.told(&request, decision))
+    }
+
+    /// Decides several requests, each on its own, in order.
+    pub async fn check_each(
+        &self,
+        requests: Vec<Request<'_>>,
+    ) -> Vec<Result<Decision, StoreError>> {
+        let requests: Vec<_> = requests.into_iter().map(|r| self.identified(r)).collect();
+        let plans: Vec<_> = requests.iter().map(|r| self.plan(r)).collect();
+        // What a list decides has an empty set: charging it touches nothing.
+        let sets: Vec<&ChargeSet<'_>> = plans.iter().map(|plan| &plan.set).collect();
+        let outcomes = self.limiter.store.charge_each(&sets).await;
+        let planned = requests.iter().zip(&plans).zip(outcomes);
+        let decided = planned.map(|((request, plan), outcome)| {
+            let decision = match plan.listed {
+                Some(listed) => self.settled_by_list(listed),
+                None => self.settled(plan, &outcome?),
+            };
+            Ok(self.told(request, decision))
+        });
+        decided.collect()
+    }
+
+    /// What `check` would say, without charging. Observers are not told.
+    ///
+    /// # Errors
+    /// When the store gave no answer.
+    pub async fn peek(&self, request: Request<'_>) -> Result<Decision, StoreError> {
+        let request = self.identified(request);
+        let plan = self.plan(&request);
+        Ok(match plan.listed {
+            Some(listed) => self.settled_by_list(listed),
+            None => self.settled(&plan, &self.limiter.store.peek(&plan.set).await?),
+        })
+    }
+
+    /// How the request's client stands under every limit that applies to it.
+    ///
+    /// # Errors
+    /// When the store gave no answer.
+    pub async fn inspect(&self, request: Request<'_>) -> Result<Vec<Standing>, StoreError> {
+        let request = self.identified(request);
+        let set = self.plan(&request).set;
+        let found = self.limiter.store.inspect(&set).await?;
+        let standings = set
+            .charges
+            .iter()
+            .zip(found)
+            .map(|(charge, inspection)| Standing {
+                rule: charge.rule.as_str().to_owned(),
+                rate: charge.rate,
+                capacity: charge.limit.capacity(),
+                inspection,
+            });
+        Ok(standings.collect())
+    }
+
+    /// Forgets what the request's client has used of every limit that applies to it; how many
+    /// counters that were.
+    ///
+    /// # Errors
+    /// When the store gave no answer.
+    pub async fn reset(&self, request: Request<'_>) -> Result<u64, StoreError> {
+        let request = self.identified(request);
+        self.limiter.store.reset(&self.plan(&request).set).await
+    }
+}
+
+impl<S> View<'_, S> {
+    /// The rules and keys of that moment.
+    pub fn policy(&self) -> &Versioned<Policy> {
+        &self.policy
+    }
+
+    /// Which rules apply to a request and why the others do not. Charges nothing.
+    pub fn explain(&self, request: Request<'_>) -> Explanation {
+        self.policy.rules.explain(&self.identified(request))
+    }
+
+    /// The request with its address in canonical form and its key looked up.
+    fn identified<'r>(&'r self, mut request: Request<'r>) -> Request<'r> {
+        let canon = self.policy.canon();
+        request.ip = request.ip.map(|ip| canon.client(ip).addr());
+        if let (Some(key), Some(keys)) = (request.api_key, &self.policy.keys) {
+            request.api_key = keys
+                .get(&Digest::from_bytes(key.digest))
+                .map(|holder| ApiKey {
+                    digest: key.digest,
+                    tier: Some(holder.tier),
+                    name: Some(holder.name),
+                });
+        }
+        request
+    }
+
+    fn plan(&self, request: &Request<'_>) -> Plan<'_> {
+        let limiter = self.limiter;
+        engine::plan(
+            &self.policy.rules,
+            limiter.stance,
+            &limiter.fingerprint_key,
+            request,
+            || limiter.clock.now(),
+        )
+    }
+
+    fn settled_by_list(&self, listed: Listed) -> Decision {
+        let rules = Arc::clone(&self.policy.rules);
+        engine::settle_listed(rules, listed, self.limiter.clock.now())
+    }
+
+    fn settled(&self, plan: &Plan<'_>, outcome: &Outcome) -> Decision {
+        engine::settle(Arc::clone(&self.policy.rules), plan, outcome)
+    }
+
+    fn told(&self, request: &Request<'_>, decision: Decision) -> Decision {
+        for observer in &self.limiter.observers {
+            observer.notice(&Event::Decided {
+                request,
+                decision: &decision,
+            });
+        }
+        decision
+    }
+}
+
+/// How a client stands under one limit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// The rule.
+    pub rule: String,
+    /// Which of its rates.
+    pub rate: u8,
+    /// The most the limit can hold.
+    pub capacity: u64,
+    /// What is used; nothing if the client is not known, which means all of it is left.
+    pub inspection: Option<Inspection>,
+}
+
+impl<C: Clock> Limiter<MemoryStore<C>> {
+    /// Decides at once, without a runtime: memory never waits.
+    pub fn check_now(&self, request: Request<'_>) -> Decision {
+        let view = self.view();
+        let request = view.identified(request);
+        let plan = view.plan(&request);
+        let decision = match plan.listed {
+            Some(listed) => view.settled_by_list(listed),
+            None => view.settled(&plan, &self.store.charge_now(&plan.set)),
+        };
+        view.told(&request, decision)
+    }
+
+    /// The time by which this limiter counts.
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+}

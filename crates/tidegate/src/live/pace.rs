@@ -1,0 +1,188 @@
+//! When to look at files that may be changing.
+//!
+//! Hints come in bursts: one save is several events, a deployment hundreds. A look follows once
+//! nothing has been heard for a while, or, in a storm that does not end, after a bounded wait. A
+//! deliberate poke is followed at once, and silence by a look now and then, for the mounts that
+//! never send an event. Knows nothing of files, threads or clocks: time is handed in.
+//!
+//! Kept true: after a hint a look is due within `at_most`, and hints alone never cause more than
+//! one look per `quiet`.
+
+use tidegate_core::units::Nanos;
+
+/// How patiently to look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pace {
+    /// How long nothing must be heard before a look.
+    pub quiet: Nanos,
+    /// The longest wait for quiet.
+    pub at_most: Nanos,
+    /// How long without any look before one is made anyway.
+    pub poll: Nanos,
+}
+
+impl Default for Pace {
+    /// An editor's save or a folder's swap takes a few milliseconds: 100 ms of quiet is plenty. At
+    /// most 500 ms leaves as much again to read and check, so that a change is in force within a
+    /// second. The poll is only for what sends no events: 30 s, as others in this field do.
+    fn default() -> Self {
+        Pace {
+            quiet: Nanos::from_millis(100),
+            at_most: Nanos::from_millis(500),
+            poll: Nanos::from_secs(30),
+        }
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// Look at the files.
+    Look,
+    /// Nothing before this instant, unless a hint or a poke comes.
+    WaitUntil(Nanos),
+}
+
+/// Gathers hints into looks.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    pace: Pace,
+    heard: Option<Heard>,
+    poked: bool,
+    looked_at: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    first: Nanos,
+    last: Nanos,
+}
+
+impl Settle {
+    /// Nothing heard yet, and a look has just been made.
+    pub fn new(pace: Pace, now: Nanos) -> Self {
+        Settle {
+            pace,
+            heard: None,
+            poked: false,
+            looked_at: now,
+        }
+    }
+
+    /// Something may have changed.
+    pub fn hint(&mut self, now: Nanos) {
+        let first = self.heard.map_or(now, |heard| heard.first);
+        self.heard = Some(Heard { first, last: now });
+    }
+
+    /// Someone asks for a look.
+    pub fn poke(&mut self) {
+        self.poked = true;
+    }
+
+    /// A look begins: what was heard so far is answered by it, what comes later is not.
+    pub fn looking(&mut self, now: Nanos) {
+        (self.heard, self.poked, self.looked_at) = (None, false, now);
+    }
+
+    /// Polls this often from now on.
+    pub fn poll_every(&mut self, poll: Nanos) {
+        self.pace.poll = poll;
+    }
+
+    /// Whether to look now, and if not, when to ask again.
+    pub fn next(&self, now: Nanos) -> Next {
+        let Pace {
+            quiet,
+            at_most,
+            poll,
+        } = self.pace;
+        let due = match self.heard {
+            _ if self.poked => now,
+            Some(Heard { first, last }) => last.plus(quiet).min(first.plus(at_most)),
+            None => self.looked_at.plus(poll),
+        };
+        if due <= now {
+            Next::Look
+        } else {
+            Next::WaitUntil(due)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs ten simulated minutes at most, hinting at the given instants, and gives the instants
+    /// of the looks up to `until_ms`.
+    fn looks(hints_ms: impl IntoIterator<Item = u64>, until_ms: u64) -> Vec<u64> {
+        let mut settle = Settle::new(Pace::default(), Nanos::ZERO);
+        let mut hints = hints_ms.into_iter().peekable();
+        let mut looks = Vec::new();
+        for now_ms in 0..=until_ms {
+            let now = Nanos::from_millis(now_ms);
+            while hints.next_if_eq(&now_ms).is_some() {
+                settle.hint(now);
+            }
+            if settle.next(now) == Next::Look {
+                settle.looking(now);
+                looks.push(now_ms);
+            }
+        }
+        looks
+    }
+
+    #[test]
+    fn a_burst_of_hints_is_one_look_after_quiet() {
+        assert_eq!(looks([1000], 5000), [1100]);
+        assert_eq!(looks([1000, 1001, 1001, 1040, 1120], 5000), [1220]);
+    }
+
+    #[test]
+    fn an_endless_storm_delays_a_look_by_half_a_second_and_no_more() {
+        assert_eq!(
+            looks((1000..4000).step_by(10), 5000),
+            [1500, 2010, 2520, 3030, 3540, 4050]
+        );
+    }
+
+    #[test]
+    fn bursts_apart_are_looks_apart() {
+        assert_eq!(looks([1000, 2000, 2050], 5000), [1100, 2150]);
+    }
+
+    #[test]
+    fn silence_is_broken_by_a_poll() {
+        assert_eq!(looks([], 90_000), [30_000, 60_000, 90_000]);
+        assert_eq!(
+            looks([10_000], 60_000),
+            [10_100, 40_100],
+            "counted from the last look"
+        );
+    }
+
+    #[test]
+    fn a_poke_is_followed_at_once() {
+        let now = Nanos::from_secs(1);
+        let mut settle = Settle::new(Pace::default(), now);
+        settle.hint(now);
+        assert_eq!(settle.next(now), Next::WaitUntil(Nanos::from_millis(1100)));
+        settle.poke();
+        assert_eq!(settle.next(now), Next::Look);
+        settle.looking(now);
+        assert_eq!(settle.next(now), Next::WaitUntil(Nanos::from_secs(31)));
+    }
+
+    #[test]
+    fn a_hint_during_a_look_asks_for_another() {
+        let mut settle = Settle::new(Pace::default(), Nanos::ZERO);
+        settle.hint(Nanos::from_millis(10));
+        settle.looking(Nanos::from_millis(110));
+        settle.hint(Nanos::from_millis(130));
+        assert_eq!(
+            settle.next(Nanos::from_millis(140)),
+            Next::WaitUntil(Nanos::from_millis(230))
+        );
+    }
+}

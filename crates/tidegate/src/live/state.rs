@@ -1,0 +1,65 @@
+//! How a watched file or folder stands: in force, or why not.
+
+use std::path::PathBuf;
+
+/// Whether what is on disk is what is in force.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum State {
+    /// What is on disk was taken.
+    Current,
+    /// What is on disk cannot be used; what was taken last, if anything, stays in force.
+    Stale(Why),
+}
+
+/// Why what is on disk cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Why {
+    /// Not there.
+    #[error("{}: is not there; the last good version stays in force, put it back or stop using it", path.display())]
+    Vanished {
+        /// What is missing.
+        path: PathBuf,
+    },
+    /// A folder without a file to read: more likely unmounted than meant.
+    #[error("{}: holds no .yaml or .yml file; the last good version stays in force", path.display())]
+    EmptyFolder {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The system does not let us read it.
+    #[error("{}: cannot be read: {reason}", path.display())]
+    Unreadable {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// A pipe, a device, or a folder where a file is needed.
+    #[error("{}: is not a regular file; give the path of one", path.display())]
+    NotAFile {
+        /// What was found there.
+        path: PathBuf,
+    },
+    /// Larger than is read.
+    #[error("{}: brings the size to {bytes} bytes, more than the {most} that are read; make it smaller or split it", path.display())]
+    TooLarge {
+        /// The file that is too large, or with which a folder becomes so.
+        path: PathBuf,
+        /// The size reached with it.
+        bytes: u64,
+        /// The most that is read.
+        most: u64,
+    },
+    /// Written to whenever it is read.
+    #[error("{}: changes while it is read; write a new file and rename it over this one", path.display())]
+    Restless {
+        /// The watched path.
+        path: PathBuf,
+    },
+    /// Complete, but the loader did not take it.
+    #[error("{reason}")]
+    Refused {
+        /// What the loader said.
+        reason: String,
+    },
+}

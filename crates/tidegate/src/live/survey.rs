@@ -1,0 +1,326 @@
+//! What is there to read, without reading it: files, their sizes and when they last changed.
+//!
+//! Two equal surveys around a read mean that nothing moved in between. Links are followed: what
+//! counts is the file at the end (Kubernetes puts two links before it). Nothing larger than the
+//! limits gets past here, and nothing that blocks when opened.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::state::Why;
+
+/// File times may be this coarse, so a file this fresh can change again and look the same.
+const COARSEST_FILE_TIME: Duration = Duration::from_secs(2);
+
+/// The most that is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Of one file.
+    pub file_bytes: u64,
+    /// Of all files of a folder.
+    pub total_bytes: u64,
+}
+
+impl Limits {
+    /// Of rules: 16 MiB a file, 64 MiB a folder.
+    pub const RULES: Limits = Limits {
+        file_bytes: 16 << 20,
+        total_bytes: 64 << 20,
+    };
+    /// Of a keys file: 256 MiB.
+    pub const KEYS: Limits = Limits {
+        file_bytes: 256 << 20,
+        total_bytes: 256 << 20,
+    };
+}
+
+/// What a watched path may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shape {
+    File,
+    FileOrFolder,
+}
+
+/// The files there are to read, in the order of their names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Survey {
+    pub(super) files: Vec<Found>,
+}
+
+/// One file, as it was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Found {
+    pub(super) path: PathBuf,
+    pub(super) len: u64,
+    modified: Option<SystemTime>,
+    inode: Inode,
+}
+
+impl Survey {
+    pub(super) fn of(path: &Path, shape: Shape, limits: Limits) -> Result<Self, Why> {
+        let about = look_at(path)?;
+        let files = if !about.is_dir() {
+            vec![Found::of(path.to_owned(), &about)?]
+        } else if shape == Shape::FileOrFolder {
+            folder(path)?
+        } else {
+            return Err(Why::NotAFile {
+                path: path.to_owned(),
+            });
+        };
+        within(limits, &files)?;
+        Ok(Survey { files })
+    }
+
+    /// Whether an equal survey made later proves equal contents: not if a file was touched so
+    /// shortly before `seen_at` that a second write could bear the same time.
+    pub(super) fn is_proof(&self, seen_at: SystemTime) -> bool {
+        let settled = |at: SystemTime| {
+            seen_at
+                .duration_since(at)
+                .is_ok_and(|age| age > COARSEST_FILE_TIME)
+        };
+        self.files.iter().all(|file| {
+            file.modified.is_some_and(settled) && file.inode.changed().is_some_and(settled)
+        })
+    }
+}
+
+impl Found {
+    fn of(path: PathBuf, about: &Metadata) -> Result<Self, Why> {
+        if !about.is_file() {
+            return Err(Why::NotAFile { path });
+        }
+        let (len, modified, inode) = (about.len(), about.modified().ok(), Inode::of(about));
+        Ok(Found {
+            path,
+            len,
+            modified,
+            inode,
+        })
+    }
+}
+
+/// Which file this is, whatever its name, and when it last changed in any way. Empty where the
+/// system does not say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Inode {
+    device: u64,
+    number: u64,
+    changed_secs: i64,
+    changed_nanos: i64,
+}
+
+impl Inode {
+    #[cfg(unix)]
+    fn of(about: &Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        Inode {
+            device: about.dev(),
+            number: about.ino(),
+            changed_secs: about.ctime(),
+            changed_nanos: about.ctime_nsec(),
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn of(_: &Metadata) -> Self {
+        Inode {
+            device: 0,
+            number: 0,
+            changed_secs: 0,
+            changed_nanos: 0,
+        }
+    }
+
+    fn changed(self) -> Option<SystemTime> {
+        let [secs, nanos] = [self.changed_secs, self.changed_nanos].map(|n| u64::try_from(n).ok());
+        SystemTime::UNIX_EPOCH
+            .checked_add(Duration::from_secs(secs?) + Duration::from_nanos(nanos?))
+    }
+}
+
+/// Which folder is at a path. Its birth is part of it: a folder made anew at once after the old
+/// one was removed often gets the same number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Which {
+    device: u64,
+    number: u64,
+    born: Option<SystemTime>,
+}
+
+impl Which {
+    pub(super) fn at(path: &Path) -> Option<Self> {
+        let about = fs::metadata(path).ok()?;
+        let Inode { device, number, .. } = Inode::of(&about);
+        Some(Which {
+            device,
+            number,
+            born: about.created().ok(),
+        })
+    }
+}
+
+fn look_at(path: &Path) -> Result<Metadata, Why> {
+    fs::metadata(path).map_err(|error| because(path, &error))
+}
+
+/// Why something could not be read, from what the system said.
+pub(super) fn because(path: &Path, error: &io::Error) -> Why {
+    let path = path.to_owned();
+    match error.kind() {
+        io::ErrorKind::NotFound => Why::Vanished { path },
+        _ => Why::Unreadable {
+            path,
+            reason: error.to_string(),
+        },
+    }
+}
+
+fn folder(path: &Path) -> Result<Vec<Found>, Why> {
+    let because = |error: io::Error| because(path, &error);
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(path).map_err(because)? {
+        let entry = entry.map_err(because)?;
+        if entry.file_name().to_str().is_some_and(is_rules_name) {
+            paths.push(entry.path());
+        }
+    }
+    if paths.is_empty() {
+        return Err(Why::EmptyFolder {
+            path: path.to_owned(),
+        });
+    }
+    paths.sort_unstable();
+    paths
+        .into_iter()
+        .map(|path| look_at(&path).and_then(|about| Found::of(path, &about)))
+        .collect()
+}
+
+/// `*.yaml` and `*.yml`, but not what editors and Kubernetes leave beside them: `.x.yaml.swp`,
+/// `.#x.yaml`, `#x.yaml#`, `x.yaml~`, `..data`.
+fn is_rules_name(name: &str) -> bool {
+    let kept = name.ends_with(".yaml") || name.ends_with(".yml");
+    kept && !name.starts_with(['.', '#'])
+}
+
+fn within(limits: Limits, files: &[Found]) -> Result<(), Why> {
+    let mut total = 0u64;
+    for file in files {
+        total = total.saturating_add(file.len);
+        for (bytes, most) in [(file.len, limits.file_bytes), (total, limits.total_bytes)] {
+            if bytes > most {
+                return Err(Why::TooLarge {
+                    path: file.path.clone(),
+                    bytes,
+                    most,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survey(path: &Path) -> Result<Survey, Why> {
+        Survey::of(path, Shape::FileOrFolder, Limits::RULES)
+    }
+
+    #[test]
+    fn a_folder_gives_its_rules_files_by_name_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = [
+            "b.yaml",
+            "a.yml",
+            "c.yaml~",
+            ".c.yaml",
+            ".c.yaml.swp",
+            "#c.yaml#",
+            ".#c.yaml",
+            "c.txt",
+            "yaml",
+        ];
+        names
+            .iter()
+            .for_each(|name| fs::write(dir.path().join(name), "x").unwrap());
+        let found = survey(dir.path()).unwrap();
+        let names: Vec<_> = found
+            .files
+            .iter()
+            .map(|file| file.path.file_name().unwrap())
+            .collect();
+        assert_eq!(names, ["a.yml", "b.yaml"]);
+    }
+
+    #[test]
+    fn a_part_that_cannot_be_read_is_a_fault_of_the_whole_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("b.yaml");
+        fs::write(dir.path().join("a.yaml"), "x").unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(survey(dir.path()), Err(Why::NotAFile { path }));
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_by_its_size_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let sized = |name: &str, bytes| {
+            let path = dir.path().join(name);
+            fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+            path
+        };
+        let path = sized("huge.yaml", 1 << 40);
+        assert_eq!(
+            survey(&path),
+            Err(Why::TooLarge {
+                path: path.clone(),
+                bytes: 1 << 40,
+                most: 16 << 20
+            })
+        );
+        fs::remove_file(path).unwrap();
+        let [.., last] = [0, 1, 2, 3, 4].map(|n| sized(&format!("{n}.yaml"), 16 << 20));
+        assert_eq!(
+            survey(dir.path()),
+            Err(Why::TooLarge {
+                path: last,
+                bytes: 80 << 20,
+                most: 64 << 20
+            })
+        );
+    }
+
+    #[test]
+    fn a_keys_file_is_never_a_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = Survey::of(dir.path(), Shape::File, Limits::KEYS);
+        assert_eq!(
+            found,
+            Err(Why::NotAFile {
+                path: dir.path().to_owned()
+            })
+        );
+    }
+
+    #[test]
+    fn a_fresh_file_may_change_unseen_and_an_old_one_may_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.yaml");
+        fs::write(&path, "x").unwrap();
+        let found = survey(&path).unwrap();
+        let written = found.files[0].modified.unwrap();
+        assert!(!found.is_proof(written));
+        assert!(!found.is_proof(written + Duration::from_secs(1)));
+        assert!(
+            !found.is_proof(written - Duration::from_secs(60)),
+            "a clock that went back"
+        );
+        assert!(found.is_proof(written + Duration::from_secs(3)));
+    }
+}

@@ -1,0 +1,83 @@
+//! Counts decisions as they are made.
+//!
+//! The series of a rule set are found when it loads, by position. A decision names the rule set it
+//! was made under; if that is not the one last loaded (a reload is under way), its rule is found by
+//! name instead, so that no decision is lost or counted under another rule.
+
+use std::sync::Arc;
+
+use tidegate_core::engine::{Decision, Edge, Fate};
+use tidegate_core::event::{Event, Observer};
+use tidegate_core::rules::RuleSet;
+use tidegate_core::store::Role;
+
+use super::metrics::Metrics;
+use super::series::{Outcome, RuleSeries};
+
+/// A rule set and its series.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    rules: Arc<RuleSet>,
+    series: Box<[Arc<RuleSeries>]>,
+}
+
+impl Metrics {
+    /// Finds the series of `rules`. To be called whenever rules come into force.
+    pub fn load(&self, rules: &Arc<RuleSet>) {
+        let names = rules.rules().iter().map(|rule| rule.name().as_str());
+        let series = self.find(names);
+        let rules = Arc::clone(rules);
+        self.loaded.store(Some(Arc::new(Loaded { rules, series })));
+    }
+
+    /// Calls `with` on the series of the rule that binds a decision.
+    pub fn with_binding<T>(&self, decision: &Decision, with: impl FnOnce(&RuleSeries) -> T) -> T {
+        let name = decision.binding().map(|limit| limit.rule.name().as_str());
+        self.with_rule(decision, name, with)
+    }
+
+    fn with_rule<T>(
+        &self,
+        decision: &Decision,
+        name: Option<&str>,
+        with: impl FnOnce(&RuleSeries) -> T,
+    ) -> T {
+        let loaded = self.loaded.load();
+        let known = loaded
+            .as_ref()
+            .filter(|loaded| Arc::ptr_eq(&loaded.rules, decision.rules()));
+        let position = name.and_then(|name| decision.rules().position(name));
+        match known.zip(position) {
+            Some((loaded, at)) => with(&loaded.series[at]),
+            None => with(&self.find_one(name)),
+        }
+    }
+
+    fn count(&self, edge: Edge, decision: &Decision) {
+        let outcome = match decision.fate() {
+            Fate::Allow => Outcome::Allow,
+            Fate::Delay(_) => Outcome::Delay,
+            Fate::Deny(_) | Fate::Block { .. } => Outcome::Deny,
+        };
+        let source = decision.source();
+        self.with_binding(decision, |series| {
+            series.decisions(edge, outcome, source).inc()
+        });
+        for limit in decision.limits() {
+            if limit.role == Role::Shadow && !limit.reading.verdict.allows() {
+                let name = Some(limit.rule.name().as_str());
+                self.with_rule(decision, name, |series| {
+                    series.decisions(edge, Outcome::ShadowDeny, source).inc();
+                });
+            }
+        }
+    }
+}
+
+impl Observer for Metrics {
+    fn notice(&self, event: &Event<'_>) {
+        match event {
+            Event::Decided { request, decision } => self.count(request.edge, decision),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The classic Prometheus text format, version 0.0.4.
+//!
+//! A family opens with its help and type; its samples follow before the next family opens. Label
+//! values are escaped here and nowhere else.
+
+use std::fmt::{Display, Write};
+
+use super::histogram::Histogram;
+
+/// What kind of family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Only grows. Its name ends in `_total`.
+    Counter,
+    /// Comes and goes.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+/// A page of samples being written.
+#[derive(Debug, Default)]
+pub struct Exposition {
+    page: String,
+    family: &'static str,
+}
+
+impl Exposition {
+    /// What the page is to be served as.
+    pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
+
+    /// Opens a family.
+    pub fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> &mut Self {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        self.family = name;
+        self.line(format_args!("# HELP {name} {help}"));
+        self.line(format_args!("# TYPE {name} {kind}"));
+        self
+    }
+
+    /// One sample of the family that is open.
+    pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
+        self.suffixed("", labels, value)
+    }
+
+    /// A family of one sample.
+    pub fn single(&mut self, name: &'static str, kind: Kind, help: &str, value: impl Display) {
+        self.family(name, kind, help).sample(&[], value);
+    }
+
+    /// The samples of a histogram, in the family that is open.
+    pub fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) -> &mut Self {
+        let (bounds, total) = histogram.cumulative();
+        let mut bucket = |bound: &str, count: u64| {
+            let labelled: Vec<_> = labels.iter().copied().chain([("le", bound)]).collect();
+            self.suffixed("_bucket", &labelled, count);
+        };
+        for (bound, count) in bounds {
+            bucket(&bound.to_string(), count);
+        }
+        bucket("+Inf", total);
+        self.suffixed("_sum", labels, histogram.sum_secs());
+        self.suffixed("_count", labels, total)
+    }
+
+    /// The page.
+    pub fn finish(self) -> String {
+        self.page
+    }
+
+    fn suffixed(
+        &mut self,
+        suffix: &str,
+        labels: &[(&str, &str)],
+        value: impl Display,
+    ) -> &mut Self {
+        self.page.push_str(self.family);
+        self.page.push_str(suffix);
+        for (i, (name, text)) in labels.iter().enumerate() {
+            self.page.push(if i == 0 { '{' } else { ',' });
+            self.page.push_str(name);
+            self.page.push_str("=\"");
+            escape(text, &mut self.page);
+            self.page.push('"');
+        }
+        if !labels.is_empty() {
+            self.page.push('}');
+        }
+        self.line(format_args!(" {value}"));
+        self
+    }
+
+    fn line(&mut self, text: std::fmt::Arguments<'_>) {
+        writeln!(self.page, "{text}").expect("a String takes all text");
+    }
+}
+
+fn escape(text: &str, page: &mut String) {
+    for c in text.chars() {
+        match c {
+            '\\' => page.push_str("\\\\"),
+            '"' => page.push_str("\\\""),
+            '\n' => page.push_str("\\n"),
+            c => page.push(c),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_cannot_break_out_of_its_quotes() {
+        let mut page = Exposition::default();
+        page.family("a_total", Kind::Counter, "Help.")
+            .sample(&[("rule", "x\"} 1\n\\"), ("edge", "http")], 7);
+        let want = "# HELP a_total Help.\n# TYPE a_total counter\n\
+                    a_total{rule=\"x\\\"} 1\\n\\\\\",edge=\"http\"} 7\n";
+        assert_eq!(page.finish(), want);
+    }
+}

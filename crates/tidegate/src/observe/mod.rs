@@ -1,0 +1,22 @@
+//! What happened, in numbers and in lines: counters, latencies, and how often a denial is logged.
+//!
+//! Observers are told after a decision and cannot change it. Every series belongs to a rule, an edge
+//! or the process, never to a client: a flood of new keys or paths adds none. The counters of a rule
+//! are found once, when rules load; counting a decision is then one relaxed addition.
+//!
+//! Knows neither stores nor edges' protocols, reads no clock, and writes nothing but text it is
+//! asked for.
+
+mod counting;
+mod exposition;
+mod histogram;
+mod lines;
+mod metrics;
+pub mod process;
+mod series;
+
+pub use exposition::{Exposition, Kind};
+pub use histogram::Histogram;
+pub use lines::{Line, LineGate};
+pub use metrics::{Metrics, Reload, StoreFacts};
+pub use series::{Counter, Gauge, Outcome, RuleSeries};

@@ -1,0 +1,158 @@
+//! The counters of one rule, and the labels they are told apart by.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crossbeam_utils::CachePadded;
+use tidegate_core::engine::Edge;
+use tidegate_core::store::Source;
+
+use super::lines::LineGate;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// One more.
+    pub fn inc(&self) {
+        self.add(1);
+    }
+
+    /// So many more.
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Relaxed);
+    }
+
+    /// The number so far.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A number that comes and goes. Taking below zero stays at zero.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// One more.
+    pub fn inc(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    /// One less.
+    pub fn dec(&self) {
+        let less = |now: u64| Some(now.saturating_sub(1));
+        // The closure never answers `None`, so this always stores.
+        let _ = self.0.fetch_update(Relaxed, Relaxed, less);
+    }
+
+    /// Exactly this.
+    pub fn set(&self, now: u64) {
+        self.0.store(now, Relaxed);
+    }
+
+    /// The number now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Passed at once.
+    Allow,
+    /// Passed, after a wait.
+    Delay,
+    /// Refused.
+    Deny,
+    /// Could not be decided.
+    Error,
+    /// Would have been refused by a rule that only watches. Counted beside the decision itself.
+    ShadowDeny,
+}
+
+impl Outcome {
+    /// Every outcome.
+    pub const ALL: [Outcome; 5] = [
+        Outcome::Allow,
+        Outcome::Delay,
+        Outcome::Deny,
+        Outcome::Error,
+        Outcome::ShadowDeny,
+    ];
+
+    /// The label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Outcome::Allow => "allow",
+            Outcome::Delay => "delay",
+            Outcome::Deny => "deny",
+            Outcome::Error => "error",
+            Outcome::ShadowDeny => "shadow_deny",
+        }
+    }
+}
+
+const CELLS: usize = Outcome::ALL.len() * Source::ALL.len();
+
+/// The decisions of one rule through one edge, on cache lines of their own.
+type EdgeCounters = CachePadded<[Counter; CELLS]>;
+
+/// Everything counted for one rule.
+#[derive(Debug)]
+pub struct RuleSeries {
+    name: Box<str>,
+    edges: [EdgeCounters; Edge::ALL.len()],
+    /// How often its denials are logged.
+    pub lines: LineGate,
+}
+
+impl RuleSeries {
+    pub(super) fn new(name: &str) -> Self {
+        RuleSeries {
+            name: name.into(),
+            edges: std::array::from_fn(|_| {
+                CachePadded::new(std::array::from_fn(|_| Counter::default()))
+            }),
+            lines: LineGate::default(),
+        }
+    }
+
+    /// The rule's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its counter of decisions that came by `edge`, ended as `outcome`, and were reached by `source`.
+    pub fn decisions(&self, edge: Edge, outcome: Outcome, source: Source) -> &Counter {
+        &self.edges[edge as usize][outcome as usize * Source::ALL.len() + source as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_has_a_counter_of_its_own() {
+        let series = RuleSeries::new("r");
+        for edge in Edge::ALL {
+            for outcome in Outcome::ALL {
+                for source in Source::ALL {
+                    let counter = series.decisions(edge, outcome, source);
+                    assert_eq!(counter.get(), 0, "{edge:?} {outcome:?} {source:?}");
+                    counter.inc();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_gauge_stops_at_zero() {
+        let gauge = Gauge::default();
+        gauge.dec();
+        gauge.inc();
+        assert_eq!(gauge.get(), 1);
+    }
+}

@@ -1,0 +1,250 @@
+//! How a state is kept: in the two words of an entry, and beside them where it does not fit.
+//!
+//! A bucket, a fixed and a sliding window always fit the words. So do a strict window with one part
+//! in use and a log with one admission; with more, counts go to a slab and logs to a shelf. If there
+//! is no memory for that, a state is pressed together: counts move to the newest part, admissions to
+//! the next newer stamp. That counts too much for a while, never too little, and expires no later.
+
+use tidegate_core::algorithms::{
+    BucketState, FixedState, KEPT, LogEntry, LogState, SlidingState, State, StrictState,
+};
+use tidegate_core::units::Nanos;
+
+use super::block::{Entry, Kind};
+use super::budget::Budget;
+use super::shelf::Shelf;
+use super::slab::Slab;
+
+/// In the second word: the low half names a place in the slab or on a shelf. The first word then is
+/// the newest part of a strict window, or else the bytes that were counted for what is there.
+const ELSEWHERE: u64 = 1 << 63;
+
+/// One holder of a slot.
+pub(super) struct Slot {
+    pub(super) holder: u128,
+    pub(super) until: Nanos,
+}
+
+/// What the entries of one shard keep outside themselves.
+#[derive(Default)]
+pub(super) struct Annex {
+    counts: Slab,
+    logs: Shelf<LogState>,
+    slots: Shelf<Vec<Slot>>,
+}
+
+impl Annex {
+    /// The state of an entry. Not for refunds and slots, which have none.
+    pub(super) fn state(&self, entry: &Entry) -> State {
+        let [first, second] = entry.words;
+        let (high, low) = ((second >> 32) as u32, second as u32);
+        match entry.kind {
+            Kind::Bucket | Kind::Refund | Kind::Slots => State::Bucket(BucketState {
+                last: first,
+                level: second,
+            }),
+            Kind::Fixed => State::Fixed(FixedState {
+                end: first,
+                count: high,
+                next: low,
+            }),
+            Kind::Sliding => State::Sliding(SlidingState {
+                index: first,
+                current: high,
+                previous: low,
+            }),
+            Kind::Strict => {
+                let mut counts = [0; KEPT];
+                counts[0] = low;
+                if let Some(number) = elsewhere(entry) {
+                    counts = self.counts.get(number);
+                }
+                State::Strict(StrictState {
+                    index: first,
+                    counts,
+                })
+            }
+            Kind::Log => State::Log(match elsewhere(entry) {
+                Some(number) => self.logs.get(number).clone(),
+                None if low == 0 => LogState::default(),
+                None => LogState::from_entries(vec![LogEntry {
+                    stamp: first,
+                    units: low,
+                }]),
+            }),
+        }
+    }
+
+    /// The words of `state` for an entry that is new, or was `was`, whose room elsewhere is used
+    /// again or freed.
+    pub(super) fn words(&mut self, was: Option<&Entry>, state: State, budget: &Budget) -> [u64; 2] {
+        let same_kind = |kind| was.filter(|was| was.kind == kind);
+        match state {
+            State::Bucket(bucket) => {
+                self.release_other(was, budget);
+                [bucket.last, bucket.level]
+            }
+            State::Fixed(fixed) => {
+                self.release_other(was, budget);
+                [fixed.end, pair(fixed.count, fixed.next)]
+            }
+            State::Sliding(sliding) => {
+                self.release_other(was, budget);
+                [sliding.index, pair(sliding.current, sliding.previous)]
+            }
+            State::Strict(strict) => {
+                let held = same_kind(Kind::Strict).and_then(elsewhere);
+                if held.is_none() {
+                    self.release_other(was, budget);
+                }
+                self.strict_words(held, &strict, budget)
+            }
+            State::Log(log) => {
+                let held =
+                    same_kind(Kind::Log).and_then(|was| Some((elsewhere(was)?, was.words[0])));
+                if held.is_none() {
+                    self.release_other(was, budget);
+                }
+                self.log_words(held, log, budget)
+            }
+        }
+    }
+
+    fn release_other(&mut self, was: Option<&Entry>, budget: &Budget) {
+        if let Some(was) = was {
+            self.release(was, budget);
+        }
+    }
+
+    /// Frees what an entry keeps here.
+    pub(super) fn release(&mut self, entry: &Entry, budget: &Budget) {
+        if !matches!(entry.kind, Kind::Strict | Kind::Log | Kind::Slots) {
+            return;
+        }
+        let Some(number) = elsewhere(entry) else {
+            return;
+        };
+        match entry.kind {
+            Kind::Strict => self.counts.remove(number, budget),
+            Kind::Log => {
+                self.logs.remove(number);
+                budget.give(entry.words[0]);
+            }
+            _ => {
+                self.slots.remove(number);
+                budget.give(entry.words[0]);
+            }
+        }
+    }
+
+    fn strict_words(
+        &mut self,
+        held: Option<u32>,
+        state: &StrictState,
+        budget: &Budget,
+    ) -> [u64; 2] {
+        let StrictState { index, counts } = state;
+        if counts[1..].iter().all(|count| *count == 0) {
+            if let Some(number) = held {
+                self.counts.remove(number, budget);
+            }
+            return [*index, u64::from(counts[0])];
+        }
+        if let Some(number) = held {
+            self.counts.set(number, counts);
+            return [*index, ELSEWHERE | u64::from(number)];
+        }
+        if let Some(number) = self.counts.add(counts, budget) {
+            return [*index, ELSEWHERE | u64::from(number)];
+        }
+        let newest = counts.iter().position(|count| *count > 0).unwrap_or(0);
+        let sum = counts
+            .iter()
+            .fold(0_u32, |sum, count| sum.saturating_add(*count));
+        [index.saturating_sub(newest as u64), u64::from(sum)]
+    }
+
+    fn log_words(
+        &mut self,
+        held: Option<(u32, u64)>,
+        mut log: LogState,
+        budget: &Budget,
+    ) -> [u64; 2] {
+        let mut counted = held.map_or(0, |(_, bytes)| bytes);
+        let mut place = held.map(|(number, _)| number);
+        while log.entries().len() > 1 {
+            let bytes = log_bytes(&log);
+            if bytes <= counted || budget.take(bytes - counted) {
+                budget.give(counted.saturating_sub(bytes));
+                counted = bytes;
+                place = place.or_else(|| self.logs.place(budget));
+                if let Some(number) = place {
+                    *self.logs.get_mut(number) = log;
+                    return [counted, ELSEWHERE | u64::from(number)];
+                }
+            }
+            log = pressed(&log);
+        }
+        budget.give(counted);
+        if let Some(number) = place {
+            self.logs.remove(number);
+        }
+        let only = log.entries().next();
+        only.map_or([0, 0], |entry| [entry.stamp, u64::from(entry.units)])
+    }
+
+    /// The slots of an entry.
+    pub(super) fn slots(&mut self, entry: &Entry) -> Option<&mut Vec<Slot>> {
+        elsewhere(entry).map(|number| self.slots.get_mut(number))
+    }
+
+    /// The words of an entry that will have slots, if there is memory for them.
+    pub(super) fn no_slots(&mut self, budget: &Budget) -> Option<[u64; 2]> {
+        let number = self.slots.place(budget)?;
+        Some([0, ELSEWHERE | u64::from(number)])
+    }
+
+    /// Room for one more slot, if there is memory for it.
+    pub(super) fn slot_room(
+        &mut self,
+        entry: &mut Entry,
+        budget: &Budget,
+    ) -> Option<&mut Vec<Slot>> {
+        let slots = self.slots.get_mut(elsewhere(entry)?);
+        if slots.len() == slots.capacity() {
+            let more = slots.len().max(4);
+            let bytes = (more * size_of::<Slot>()) as u64;
+            if !budget.take(bytes) {
+                return None;
+            }
+            slots.reserve_exact(more);
+            entry.words[0] += bytes;
+        }
+        Some(slots)
+    }
+}
+
+fn elsewhere(entry: &Entry) -> Option<u32> {
+    (entry.words[1] & ELSEWHERE != 0).then_some(entry.words[1] as u32)
+}
+
+fn pair(high: u32, low: u32) -> u64 {
+    (u64::from(high) << 32) | u64::from(low)
+}
+
+/// What a log takes: a queue doubles as it grows.
+fn log_bytes(log: &LogState) -> u64 {
+    let room = log.entries().len().next_power_of_two().max(4) * 2;
+    (room * size_of::<LogEntry>()) as u64 + 16
+}
+
+/// A log of half as many entries: each second one takes the units of the one before it.
+fn pressed(log: &LogState) -> LogState {
+    let mut entries: Vec<LogEntry> = log.entries().collect();
+    for couple in entries.chunks_mut(2) {
+        if let [older, newer] = couple {
+            older.stamp = newer.stamp;
+        }
+    }
+    LogState::from_entries(entries)
+}

@@ -1,0 +1,226 @@
+//! The one size in which the store asks for memory, and the entry that 40 bytes of it hold.
+//!
+//! Every table and every slab of counts is made of these blocks, so a block given back by one is as
+//! good to any other and the allocator has nothing to fragment.
+
+use tidegate_core::algorithms::{Algorithm, Limit};
+use tidegate_core::units::Nanos;
+
+use super::key::Key;
+
+/// Entries in a block. Small enough that a store of few counters is small, large enough that the
+/// list of blocks of a million counters stays in the second-level cache.
+pub(super) const SLOTS: usize = 64;
+/// Words of an entry.
+const WORDS: usize = 5;
+
+/// An entry as it is stored.
+type Raw = [u64; WORDS];
+
+/// A block of memory: 64 entries, or words for a slab to divide.
+pub(super) struct Block(Box<[Raw; SLOTS]>);
+
+impl Block {
+    /// What one takes: itself, the allocator's header, and its place in a list that may be half
+    /// empty.
+    pub(super) const BYTES: u64 = (size_of::<[Raw; SLOTS]>() + 16 + 2 * size_of::<Block>()) as u64;
+
+    pub(super) fn new() -> Block {
+        Block(Box::new([Entry::NONE; SLOTS]))
+    }
+
+    pub(super) fn key(&self, slot: usize) -> Key {
+        let raw = &self.0[slot % SLOTS];
+        Key {
+            hi: raw[0],
+            lo: raw[1],
+        }
+    }
+
+    pub(super) fn entry(&self, slot: usize) -> Entry {
+        Entry::unpack(&self.0[slot % SLOTS])
+    }
+
+    pub(super) fn expires(&self, slot: usize) -> Secs {
+        Life((self.0[slot % SLOTS][4] >> 32) as u32).expires()
+    }
+
+    pub(super) fn set(&mut self, slot: usize, entry: &Entry) {
+        self.0[slot % SLOTS] = entry.pack();
+    }
+
+    pub(super) fn clear(&mut self, slot: usize) {
+        self.0[slot % SLOTS] = Entry::NONE;
+    }
+
+    /// Every entry, in order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        let taken = self.0.iter().filter(|raw| **raw != Entry::NONE);
+        taken.map(Entry::unpack)
+    }
+
+    /// Moves the entries of `from..gap` one to the right.
+    pub(super) fn shift_right(&mut self, from: usize, gap: usize) {
+        self.0.copy_within(from..gap, from + 1);
+    }
+
+    /// The block without its entries: bare words.
+    pub(super) fn words(&self) -> &[u64] {
+        self.0.as_flattened()
+    }
+
+    pub(super) fn words_mut(&mut self) -> &mut [u64] {
+        self.0.as_flattened_mut()
+    }
+}
+
+/// Whole seconds since the store began, at most 17 years.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Secs(u32);
+
+impl Secs {
+    pub(super) const ZERO: Secs = Secs(0);
+    /// Later than any present.
+    pub(super) const NEVER: Secs = Secs(Life::SECS);
+
+    /// The second in which `now` falls.
+    pub(super) fn present(began: Nanos, now: Nanos) -> Secs {
+        let secs = now.since(began).get() / 1_000_000_000;
+        Secs(secs.min(u64::from(Life::SECS - 1)) as u32)
+    }
+
+    /// The first whole second by which `at` has passed. Never the first one: a clock set back
+    /// before the beginning makes nothing expire.
+    pub(super) fn expiry(began: Nanos, at: Nanos) -> Secs {
+        let secs = at.since(began).secs_up();
+        Secs(secs.clamp(1, u64::from(Life::SECS)) as u32)
+    }
+}
+
+/// What an entry is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Bucket,
+    Fixed,
+    Sliding,
+    Strict,
+    Log,
+    /// The id of a refund that was paid.
+    Refund,
+    /// Slots of what may be open at once.
+    Slots,
+}
+
+impl Kind {
+    const ALL: [Kind; 8] = [
+        Kind::Bucket,
+        Kind::Fixed,
+        Kind::Sliding,
+        Kind::Strict,
+        Kind::Log,
+        Kind::Refund,
+        Kind::Slots,
+        Kind::Slots, // three bits can say eight; the eighth is never written
+    ];
+
+    /// The kind of the states of `limit`.
+    pub(super) fn of(limit: &Limit) -> Kind {
+        match limit.algorithm() {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => Kind::Bucket,
+            Algorithm::FixedWindow => Kind::Fixed,
+            Algorithm::SlidingWindow => Kind::Sliding,
+            Algorithm::SlidingWindowStrict => Kind::Strict,
+            Algorithm::SlidingLog => Kind::Log,
+        }
+    }
+}
+
+/// Kind and expiry in 32 bits. The kind is kept beside the tag because two limits of different
+/// shape may share a tag, by chance or by design of an attacker who names limits by value.
+#[derive(Clone, Copy)]
+struct Life(u32);
+
+impl Life {
+    const SECS: u32 = (1 << 29) - 1;
+
+    fn new(kind: Kind, expires: Secs) -> Life {
+        Life(((kind as u32) << 29) | expires.0)
+    }
+
+    fn kind(self) -> Kind {
+        Kind::ALL[(self.0 >> 29) as usize]
+    }
+
+    fn expires(self) -> Secs {
+        Secs(self.0 & Life::SECS)
+    }
+}
+
+/// One counter: 40 bytes in a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    /// The state, or where the rest of it is; see `codec`.
+    pub(super) words: [u64; 2],
+    pub(super) kind: Kind,
+    /// From when on it is as good as none. Known without its limit, so that a sweep needs no rules.
+    pub(super) expires: Secs,
+    /// Of the limit the state was made under.
+    pub(super) tag: u32,
+}
+
+impl Entry {
+    const NONE: Raw = [Key::NONE.hi, Key::NONE.lo, 0, 0, 0];
+
+    fn pack(&self) -> Raw {
+        let life = Life::new(self.kind, self.expires);
+        let meta = (u64::from(life.0) << 32) | u64::from(self.tag);
+        [self.key.hi, self.key.lo, self.words[0], self.words[1], meta]
+    }
+
+    fn unpack(raw: &Raw) -> Entry {
+        let life = Life((raw[4] >> 32) as u32);
+        Entry {
+            key: Key {
+                hi: raw[0],
+                lo: raw[1],
+            },
+            words: [raw[2], raw[3]],
+            kind: life.kind(),
+            expires: life.expires(),
+            tag: raw[4] as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_forty_bytes_and_comes_back_as_it_went_in() {
+        assert_eq!(size_of::<Raw>(), 40);
+        let mut block = Block::new();
+        let entry = Entry {
+            key: Key { hi: 1, lo: 2 },
+            words: [3, u64::MAX],
+            kind: Kind::Slots,
+            expires: Secs::NEVER,
+            tag: u32::MAX,
+        };
+        block.set(7, &entry);
+        assert_eq!(format!("{:?}", block.entry(7)), format!("{entry:?}"));
+        assert_eq!(block.key(8), Key::NONE);
+    }
+
+    #[test]
+    fn an_expiry_is_never_early() {
+        let began = Nanos::from_secs(100);
+        let at = Nanos::new(105_000_000_001);
+        assert_eq!(Secs::expiry(began, at), Secs(6));
+        assert_eq!(Secs::present(began, Nanos::new(105_999_999_999)), Secs(5));
+        assert_eq!(Secs::expiry(began, Nanos::ZERO), Secs(1));
+        assert_eq!(Secs::expiry(began, Nanos::MAX), Secs::NEVER);
+        assert!(Secs::present(began, Nanos::MAX) < Secs::NEVER);
+    }
+}

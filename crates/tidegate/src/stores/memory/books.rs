@@ -1,0 +1,172 @@
+//! The counters of one request as copies: opened under their locks, changed at will, and written
+//! only when the verdict on the whole request is known.
+//!
+//! A counter that occurs twice is one account: the second charge sees what the first would spend.
+//! A subject that finds no room for a counter has an account with a shared one.
+
+use smallvec::SmallVec;
+use tidegate_core::algorithms::{Figures, Limit, Moment, State};
+use tidegate_core::store::Charge;
+use tidegate_core::units::Nanos;
+
+use super::MemoryStore;
+use super::accounts::{Present, Write};
+use super::key::Key;
+use super::locks::Locks;
+use super::overflow::Shared;
+use super::shard::Shard;
+
+/// Which counter an account is written to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seat {
+    Own(Key),
+    Shared { shard: usize, key: Key },
+}
+
+/// One counter of the request.
+pub(super) struct Account<'c> {
+    pub(super) seat: Seat,
+    /// The limit that `state` is under: that of the last charge that was judged.
+    limit: &'c Limit,
+    pub(super) state: State,
+    /// As it was found, for a request that is not charged.
+    found: (&'c Limit, State),
+    /// Whether there is anything to write.
+    pub(super) spent: bool,
+}
+
+impl<'c> Account<'c> {
+    /// Brings the state to the present and under `limit`.
+    pub(super) fn advance(&mut self, limit: &'c Limit, now: Nanos) -> Moment {
+        if self.limit.tag() != limit.tag() {
+            let state = std::mem::replace(&mut self.state, limit.fresh(now));
+            self.state = limit.adopt(self.limit, state, now);
+        }
+        self.limit = limit;
+        limit.advance(&mut self.state, now)
+    }
+
+    /// Undoes all that was spent on the copy.
+    pub(super) fn restore(&mut self) {
+        (self.limit, self.state) = self.found.clone();
+        self.spent = false;
+    }
+
+    pub(super) fn figures(&mut self, limit: &'c Limit, now: Nanos) -> Figures {
+        let at = self.advance(limit, now);
+        limit.figures(&self.state, at)
+    }
+}
+
+/// The accounts of a request, and which of them each charge is on.
+#[derive(Default)]
+pub(super) struct Books<'c> {
+    pub(super) accounts: SmallVec<[Account<'c>; 4]>,
+    pub(super) of: SmallVec<[usize; 8]>,
+}
+
+impl<C> MemoryStore<C> {
+    /// Reads the counters of `charges`, whose shards are locked, and finds a shared one for those
+    /// that have and get none of their own.
+    pub(super) fn open<'a, 'c>(
+        &'a self,
+        locks: &mut Locks<'a>,
+        charges: &'c [Charge<'_>],
+        at: Present,
+    ) -> Books<'c> {
+        let mut looks: SmallVec<[Look; 8]> = SmallVec::new();
+        for charge in charges {
+            let key = Key::of(charge.counter());
+            looks.push(self.look(locks.own(key), key, charge, at));
+        }
+        let absent = |(charge, look): (&Charge<'_>, &Look)| match look {
+            Look::Found(_) | Look::Fresh => None,
+            Look::Inherits | Look::Shares => Some(Shared::of(charge).shard),
+        };
+        self.lock_shared(locks, charges.iter().zip(&looks).filter_map(absent));
+
+        let mut books = Books::default();
+        for (charge, look) in charges.iter().zip(looks) {
+            let own = Seat::Own(Key::of(charge.counter()));
+            let (seat, state) = match look {
+                Look::Found(state) => (own, state),
+                Look::Fresh => (own, charge.limit.fresh(at.now)),
+                Look::Inherits | Look::Shares => {
+                    let places = Shared::of(charge);
+                    let shard = places.shard;
+                    let (shared, state) = self.shared_seat(locks.shared(shard), places, charge, at);
+                    match look {
+                        Look::Inherits => (own, state),
+                        _ => (Seat::Shared { shard, key: shared }, state),
+                    }
+                }
+            };
+            books.enter(seat, &charge.limit, state);
+        }
+        books
+    }
+
+    fn look(&self, own: &mut Shard, key: Key, charge: &Charge<'_>, at: Present) -> Look {
+        if let Some(place) = own.find(key) {
+            return Look::Found(self.read(own, &own.entry(place), charge, at));
+        }
+        match own.has_room(key, at.secs, &self.budget) {
+            Ok(()) if self.overflow.in_use() => Look::Inherits,
+            Ok(()) => Look::Fresh,
+            Err(_) => Look::Shares,
+        }
+    }
+
+    /// Writes an account.
+    pub(super) fn commit(&self, locks: &mut Locks<'_>, account: &mut Account<'_>, at: Present) {
+        let moment = account.advance(account.limit, at.now);
+        let mut write = Write {
+            key: Key::NONE,
+            limit: account.limit,
+            fresh_at: account.limit.fresh_at(&account.state, moment),
+            state: account.state.clone(),
+        };
+        match account.seat {
+            Seat::Own(key) => {
+                write.key = key;
+                self.write(locks.own(key), write, at.secs, &self.budget);
+            }
+            Seat::Shared { shard, key } => {
+                write.key = key;
+                self.write(locks.shared(shard), write, at.secs, &self.overflow.budget);
+                self.overflow.used();
+            }
+        }
+    }
+}
+
+/// What there is for one charge.
+enum Look {
+    /// Its own counter.
+    Found(State),
+    /// Nothing, and room for one.
+    Fresh,
+    /// Nothing, and room for one that begins as a copy of a shared one.
+    Inherits,
+    /// Nothing, and no room.
+    Shares,
+}
+
+impl<'c> Books<'c> {
+    fn enter(&mut self, seat: Seat, limit: &'c Limit, state: State) {
+        let known = self
+            .accounts
+            .iter()
+            .position(|account| account.seat == seat);
+        self.of.push(known.unwrap_or(self.accounts.len()));
+        if known.is_none() {
+            self.accounts.push(Account {
+                seat,
+                limit,
+                found: (limit, state.clone()),
+                state,
+                spent: false,
+            });
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! How much memory the counters may take, and the blocks that are between two uses.
+//!
+//! A block once taken stays with the store: given back, it waits here for any table that grows. So
+//! memory freed by one thread's allocator arena cannot be asked for a second time from another's,
+//! and what the process holds never exceeds what was counted here.
+//!
+//! Lock order: the pool is locked last, under any shards.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::block::Block;
+
+/// An allowance of bytes.
+pub(super) struct Budget {
+    cap: u64,
+    used: AtomicU64,
+    pool: Mutex<Vec<Block>>,
+}
+
+impl Budget {
+    pub(super) fn new(cap: u64) -> Self {
+        Budget {
+            cap,
+            used: AtomicU64::new(0),
+            pool: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The most bytes that may be taken.
+    pub(super) fn cap(&self) -> u64 {
+        self.cap
+    }
+
+    /// Bytes taken, blocks that wait for use included.
+    pub(super) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// So many blocks, or none at all.
+    pub(super) fn blocks(&self, count: usize) -> Option<Vec<Block>> {
+        let mut blocks = self.pooled(count);
+        let missing = count - blocks.len();
+        if missing > 0 && !self.take(missing as u64 * Block::BYTES) {
+            self.give_back(blocks);
+            return None;
+        }
+        blocks.extend((0..missing).map(|_| Block::new()));
+        Some(blocks)
+    }
+
+    /// A block, whether there is room or not: for the few that a rebuild needs in passing and for
+    /// a counter that must not be lost.
+    pub(super) fn forced(&self) -> Block {
+        if let Some(block) = self.pooled(1).pop() {
+            return block;
+        }
+        self.force(Block::BYTES);
+        Block::new()
+    }
+
+    /// Blocks no longer needed. What they hold does not matter.
+    pub(super) fn give_back(&self, blocks: impl IntoIterator<Item = Block>) {
+        self.pool.lock().extend(blocks);
+    }
+
+    fn pooled(&self, count: usize) -> Vec<Block> {
+        let mut pool = self.pool.lock();
+        let left = pool.len().saturating_sub(count);
+        pool.split_off(left)
+    }
+
+    /// Counts `bytes` of other memory, unless that is more than there may be.
+    pub(super) fn take(&self, bytes: u64) -> bool {
+        let fits = |used: u64| Some(used.saturating_add(bytes)).filter(|sum| *sum <= self.cap);
+        let taken = self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        taken.is_ok()
+    }
+
+    /// Counts `bytes` of memory that is taken anyway.
+    pub(super) fn force(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts `bytes` of other memory as free again.
+    pub(super) fn give(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_given_back_is_used_again_before_another_is_made() {
+        let budget = Budget::new(2 * Block::BYTES);
+        let blocks = budget.blocks(2);
+        assert!(blocks.is_some());
+        assert!(budget.blocks(1).is_none());
+        budget.give_back(blocks.into_iter().flatten());
+        assert!(budget.blocks(3).is_none());
+        assert!(budget.blocks(2).is_some());
+        assert_eq!(budget.used(), 2 * Block::BYTES);
+    }
+}

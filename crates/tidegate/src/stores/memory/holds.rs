@@ -1,0 +1,154 @@
+//! Slots of what may be open at once. Each expires by itself if its holder dies.
+//!
+//! A subject that finds no room shares its slots with others, like a counter, and stays with the
+//! shared ones until they are all given back: so it never has two lists at once.
+
+use tidegate_core::store::{Held, Hold};
+use tidegate_core::units::Nanos;
+
+use super::MemoryStore;
+use super::accounts::Present;
+use super::annex::Slot;
+use super::block::{Entry, Kind, Secs};
+use super::budget::Budget;
+use super::key::Key;
+use super::overflow::StandIn;
+use super::shard::Shard;
+
+/// Keeps slots apart from counters.
+const SLOTS: u128 = 0x736c_6f74_7320_6f66_206f_7065_6e20_776b;
+
+impl<C> MemoryStore<C> {
+    /// Takes or renews a slot. A refusal takes nothing.
+    pub fn hold_at(&self, hold: &Hold<'_>, now: Nanos) -> Held {
+        let (at, key) = (self.present(now), own_key(hold));
+        let mut own = self.shards[key.shard()].lock();
+        if own.find(key).is_some() {
+            return self.hold_in(&mut own, key, hold, at, &self.budget);
+        }
+        let room = own.has_room(key, at.secs, &self.budget).is_ok();
+        if room && !self.overflow.in_use() {
+            return self.hold_in(&mut own, key, hold, at, &self.budget);
+        }
+        let (shard, shared_key) = shared_place(hold);
+        let mut shared = self.overflow.lock(shard);
+        if room && open(&mut shared, shared_key, now) == 0 {
+            return self.hold_in(&mut own, key, hold, at, &self.budget);
+        }
+        let held = self.hold_in(&mut shared, shared_key, hold, at, &self.overflow.budget);
+        self.overflow.used();
+        held
+    }
+
+    /// Gives a slot back. Giving back what is not held does nothing.
+    pub fn release_at(&self, hold: &Hold<'_>, now: Nanos) {
+        let key = own_key(hold);
+        let mut own = self.shards[key.shard()].lock();
+        if own.find(key).is_some() {
+            release_in(&mut own, key, hold, now, &self.budget);
+        } else if self.overflow.in_use() {
+            let (shard, key) = shared_place(hold);
+            let mut shared = self.overflow.lock(shard);
+            release_in(&mut shared, key, hold, now, &self.overflow.budget);
+        }
+    }
+
+    fn hold_in(
+        &self,
+        shard: &mut Shard,
+        key: Key,
+        hold: &Hold<'_>,
+        at: Present,
+        budget: &Budget,
+    ) -> Held {
+        let until = at.now.plus(hold.lasts);
+        let open = open(shard, key, at.now);
+        let refused = Held {
+            granted: false,
+            open,
+        };
+        let mut entry = match shard.find(key) {
+            Some(place) => shard.entry(place),
+            None if hold.most == 0 => return refused,
+            None => {
+                let Some(words) = shard.annex.no_slots(budget) else {
+                    return refused;
+                };
+                let entry = Entry {
+                    key,
+                    words,
+                    kind: Kind::Slots,
+                    expires: Secs::ZERO,
+                    tag: 0,
+                };
+                shard.insert(&entry, at.secs, budget);
+                entry
+            }
+        };
+        let slots = shard.annex.slots(&entry);
+        let mine = slots.and_then(|slots| slots.iter_mut().find(|s| s.holder == hold.holder));
+        let renewed = mine.map(|slot| slot.until = until).is_some();
+        if !renewed {
+            let full = open >= hold.most;
+            let room = (!full).then(|| shard.annex.slot_room(&mut entry, budget));
+            let Some(slots) = room.flatten() else {
+                return refused;
+            };
+            slots.push(Slot {
+                holder: hold.holder,
+                until,
+            });
+        }
+        self.renew(shard, entry);
+        Held {
+            granted: true,
+            open: open + u32::from(!renewed),
+        }
+    }
+
+    /// Writes an entry of slots with the expiry of its last one.
+    fn renew(&self, shard: &mut Shard, mut entry: Entry) {
+        let slots = shard.annex.slots(&entry);
+        let last = slots.and_then(|slots| slots.iter().map(|slot| slot.until).max());
+        entry.expires = Secs::expiry(self.began, last.unwrap_or(Nanos::ZERO));
+        if let Some(place) = shard.find(entry.key) {
+            shard.set(place, &entry);
+        }
+    }
+}
+
+/// Drops the slots that have expired; how many are open.
+fn open(shard: &mut Shard, key: Key, now: Nanos) -> u32 {
+    let Some(place) = shard.find(key) else {
+        return 0;
+    };
+    let entry = shard.entry(place);
+    let slots = shard.annex.slots(&entry);
+    slots.map_or(0, |slots| {
+        slots.retain(|slot| slot.until > now);
+        u32::try_from(slots.len()).unwrap_or(u32::MAX)
+    })
+}
+
+fn release_in(shard: &mut Shard, key: Key, hold: &Hold<'_>, now: Nanos, budget: &Budget) {
+    let Some(place) = shard.find(key) else {
+        return;
+    };
+    let entry = shard.entry(place);
+    if let Some(slots) = shard.annex.slots(&entry) {
+        slots.retain(|slot| slot.until > now && slot.holder != hold.holder);
+        if slots.is_empty() {
+            shard.remove(place, budget);
+        }
+    }
+}
+
+fn own_key(hold: &Hold<'_>) -> Key {
+    Key::of(hold.rule.counter(hold.subject, 0) ^ SLOTS)
+}
+
+fn shared_place(hold: &Hold<'_>) -> (usize, Key) {
+    let stand_in = StandIn::of(hold.subject);
+    let key = Key::within_shard(hold.rule.counter(stand_in.subject, 0) ^ SLOTS);
+    (stand_in.shard, key)
+}

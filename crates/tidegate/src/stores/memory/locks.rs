@@ -1,0 +1,75 @@
+//! The shards of all counters of one request, locked together.
+//!
+//! Lock order: shards by ascending index, then overflow shards by ascending index. Every verb that
+//! needs more than one lock takes them here, so no two requests can wait for each other.
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+use tidegate_core::store::Charge;
+
+use super::MemoryStore;
+use super::key::Key;
+use super::shard::Shard;
+
+type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
+
+/// Shards that are locked until this is dropped.
+pub(super) struct Locks<'a> {
+    own: Guards<'a>,
+    shared: Guards<'a>,
+}
+
+impl<C> MemoryStore<C> {
+    /// Locks the shards of the counters of `charges`.
+    pub(super) fn lock_counters(&self, charges: &[Charge<'_>]) -> Locks<'_> {
+        self.lock_all(charges.iter().map(|charge| Key::of(charge.counter())))
+    }
+
+    /// Locks the shards of `keys`.
+    pub(super) fn lock_all(&self, keys: impl Iterator<Item = Key>) -> Locks<'_> {
+        Locks {
+            own: guards(keys.map(Key::shard), |index| self.shards[index].lock()),
+            shared: Guards::new(),
+        }
+    }
+
+    /// Adds overflow shards. To be called once, because of the order.
+    pub(super) fn lock_shared<'a>(
+        &'a self,
+        locks: &mut Locks<'a>,
+        shards: impl Iterator<Item = usize>,
+    ) {
+        locks.shared = guards(shards, |index| self.overflow.lock(index));
+    }
+}
+
+fn guards<'a>(
+    indices: impl Iterator<Item = usize>,
+    lock: impl Fn(usize) -> MutexGuard<'a, Shard>,
+) -> Guards<'a> {
+    let mut sorted: SmallVec<[usize; 8]> = indices.collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    sorted
+        .into_iter()
+        .map(|index| (index, lock(index)))
+        .collect()
+}
+
+impl Locks<'_> {
+    /// The shard of `key`, which was among the keys.
+    pub(super) fn own(&mut self, key: Key) -> &mut Shard {
+        among(&mut self.own, key.shard())
+    }
+
+    /// An overflow shard that was named.
+    pub(super) fn shared(&mut self, index: usize) -> &mut Shard {
+        among(&mut self.shared, index)
+    }
+}
+
+fn among<'g>(guards: &'g mut Guards<'_>, index: usize) -> &'g mut Shard {
+    let found = guards.iter_mut().find(|(held, _)| *held == index);
+    let (_, guard) = found.expect("a shard is asked for only after it was named for locking");
+    guard
+}

@@ -1,0 +1,143 @@
+//! Counters in this process's memory: the store that needs nothing installed.
+//!
+//! Keeps true: a charge set is decided under the locks of all its counters, so it is charged as a
+//! whole or not at all; a refusal writes nothing; a live counter is never forgotten; memory stays
+//! below the cap. Time is injected. Knows nothing of rules: limits arrive by value, and a counter
+//! found under other parameters than it was made with is converted.
+//!
+//! From the outside in: `port` fills the store trait; `one` decides a single charge, `several` a set,
+//! `verbs` and `holds` the rest, on the copies that `books` opens under `locks`; `accounts` knows how
+//! to read, convert and write a counter; `upkeep` sweeps and counts. `shard` finds counters under one lock, `table` and `rebuild` keep them in order,
+//! `annex` keeps what does not fit an entry of a `block`, `budget` counts the bytes. `overflow` is for
+//! subjects that find no room.
+//!
+//! Lock order, for every verb: shards by ascending index, then overflow shards by ascending index,
+//! then `registry` or the pool of `budget`, which are never held together.
+
+mod accounts;
+mod annex;
+mod block;
+mod books;
+mod budget;
+mod holds;
+mod key;
+mod locks;
+mod one;
+mod overflow;
+mod port;
+mod rebuild;
+mod registry;
+mod several;
+mod shard;
+mod shelf;
+mod slab;
+mod table;
+mod upkeep;
+mod verbs;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use tidegate_core::store::{Charge, ChargeSet, Outcome, Reading, Source};
+use tidegate_core::units::Nanos;
+
+use self::budget::Budget;
+use self::key::SHARDS;
+use self::overflow::Overflow;
+use self::registry::Registry;
+use self::shard::Shard;
+use crate::clock::{Clock, SystemClock};
+
+pub use self::upkeep::Stats;
+pub use self::verbs::Misfit;
+
+/// The cap of a store that was given none: room for about 17 million counters.
+pub const DEFAULT_CAP: u64 = 1 << 30;
+
+/// Counters in memory.
+pub struct MemoryStore<C = SystemClock> {
+    clock: C,
+    /// Expiries are counted from here.
+    began: Nanos,
+    shards: Box<[CachePadded<Mutex<Shard>>; SHARDS]>,
+    budget: Budget,
+    overflow: Box<Overflow>,
+    registry: Registry,
+    tally: Tally,
+    /// Where the sweep goes on: shard and table.
+    sweep: Mutex<(usize, usize)>,
+}
+
+/// What happened since the store was made. Only events that are rare are counted here.
+#[derive(Default)]
+struct Tally {
+    overflow: AtomicU64,
+    converted: AtomicU64,
+    clock_steps: AtomicU64,
+    swept: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// A store with the default cap.
+    pub fn new(clock: C) -> Self {
+        Self::with_cap(clock, DEFAULT_CAP)
+    }
+
+    /// A store that keeps a process that does little else below `bytes` of resident memory.
+    pub fn with_cap(clock: C, bytes: u64) -> Self {
+        // An eighth is left to the rest of the process and to the allocator.
+        let tables = bytes - bytes / 8;
+        let reserve = tables / 16;
+        let shard = |_| CachePadded::new(Mutex::new(Shard::new()));
+        MemoryStore {
+            began: clock.now(),
+            clock,
+            shards: Box::new(std::array::from_fn(shard)),
+            budget: Budget::new(tables - reserve),
+            overflow: Box::new(Overflow::new(reserve)),
+            registry: Registry::default(),
+            tally: Tally::default(),
+            sweep: Mutex::default(),
+        }
+    }
+
+    /// The clock it decides by.
+    pub fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// Charges every limit of one request: all are spent or none is.
+    pub fn charge_now(&self, set: &ChargeSet<'_>) -> Outcome {
+        self.charge_at(set, self.clock.now())
+    }
+
+    /// The same at a time the caller has read from the store's clock, to read it once for many.
+    pub fn charge_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
+        match set.charges.as_slice() {
+            [only] => self.one(only, now).outcome(only.role, now),
+            _ => self.settle(set, several::Intent::Charge, now),
+        }
+    }
+
+    /// Charges a single limit. Whether the request passes follows from its role: a shadow always
+    /// does.
+    pub fn charge_one_at(&self, charge: &Charge<'_>, now: Nanos) -> (Reading, Source) {
+        let decided = self.one(charge, now);
+        (decided.reading, decided.source)
+    }
+
+    /// What a charge would answer, without spending.
+    pub fn peek_now(&self, set: &ChargeSet<'_>) -> Outcome {
+        self.peek_at(set, self.clock.now())
+    }
+
+    /// The same at a time the caller has read.
+    pub fn peek_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
+        self.settle(set, several::Intent::Peek, now)
+    }
+}

@@ -1,0 +1,219 @@
+//! One lock's worth of counters: a directory of tables, each for a range of keys.
+//!
+//! The next bits of a key after those that chose the shard choose the table. A table that passes its
+//! size is split by one more bit, and only the directory doubles. So making room never moves more
+//! than one table's entries, however many counters there are. Knows nothing of limits or time: it is
+//! told what has expired.
+
+use super::annex::Annex;
+use super::block::{Block, Entry, Secs};
+use super::budget::Budget;
+use super::key::{Key, SHARD_BITS};
+use super::rebuild::{Stock, upper};
+use super::registry::Noted;
+use super::table::{MOST, Table};
+
+/// Counters under one lock.
+pub(super) struct Shard {
+    /// Which table has the keys that continue with these bits.
+    directory: Vec<u16>,
+    tables: Vec<Table>,
+    /// Bits the directory reads.
+    depth: u32,
+    pub(super) annex: Annex,
+    pub(super) noted: Noted,
+}
+
+/// Where an entry is. Holds until the shard is unlocked or room is made in it.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    table: usize,
+    slot: usize,
+}
+
+/// Only live counters are left and there may not be more.
+pub(super) struct Full;
+
+impl Shard {
+    pub(super) fn new() -> Shard {
+        Shard {
+            directory: vec![0],
+            tables: vec![Table::empty(SHARD_BITS)],
+            depth: 0,
+            annex: Annex::default(),
+            noted: Noted::default(),
+        }
+    }
+
+    fn route(&self, key: Key) -> usize {
+        let next = ((key.hi << SHARD_BITS) >> 1) >> (63 - self.depth);
+        usize::from(self.directory[next as usize])
+    }
+
+    /// Where `key` is.
+    pub(super) fn find(&self, key: Key) -> Option<Place> {
+        let table = self.route(key);
+        let slot = self.tables[table].locate(key).ok()?;
+        Some(Place { table, slot })
+    }
+
+    pub(super) fn entry(&self, place: Place) -> Entry {
+        self.tables[place.table].entry(place.slot)
+    }
+
+    /// Writes over an entry. What it kept elsewhere is already in the new words or freed.
+    pub(super) fn set(&mut self, place: Place, entry: &Entry) {
+        self.tables[place.table].set(place.slot, entry);
+    }
+
+    /// Adds an entry whose key is not here, beyond the budget if there is no room.
+    pub(super) fn insert(&mut self, entry: &Entry, now: Secs, budget: &Budget) {
+        loop {
+            let table = self.route(entry.key);
+            let slot = match self.tables[table].locate(entry.key) {
+                Ok(slot) | Err(slot) => slot,
+            };
+            if !self.tables[table].crowded() && self.tables[table].insert(slot, entry).is_ok() {
+                return;
+            }
+            if self.make_room(table, now, budget).is_err() {
+                self.grow_anyway(table, budget);
+            }
+        }
+    }
+
+    /// Forgets an entry.
+    pub(super) fn remove(&mut self, place: Place, budget: &Budget) {
+        let entry = self.tables[place.table].remove(place.slot);
+        self.annex.release(&entry, budget);
+    }
+
+    /// Whether one more key would fit where `key` belongs, after making room for it.
+    pub(super) fn has_room(&mut self, key: Key, now: Secs, budget: &Budget) -> Result<(), Full> {
+        let table = self.route(key);
+        if self.tables[table].crowded() {
+            self.make_room(table, now, budget)?;
+        }
+        Ok(())
+    }
+
+    /// Drops what has expired from a table; splits it or makes it larger if that is not enough.
+    fn make_room(&mut self, table: usize, now: Secs, budget: &Budget) -> Result<(), Full> {
+        let expired = self.tables[table].census(now);
+        let found = &self.tables[table];
+        let (live, have) = (found.len - expired, found.blocks.len());
+        if found.divisible() && live >= MOST - MOST / 8 {
+            return self
+                .split(table, now, budget)
+                .or_else(|full| self.purge(table, expired, now, budget).ok_or(full));
+        }
+        // A run at the end may be in the way though the table is not full: then one block more.
+        let at_least = if found.crowded() { have } else { have + 1 };
+        let want = Table::blocks_for(live + 1).max(at_least);
+        if want <= have {
+            return self.purge(table, expired, now, budget).ok_or(Full);
+        }
+        let spare = budget.blocks(want - have).map(|spare| (want, spare));
+        let spare = spare.or_else(|| Some((have + 1, budget.blocks(1)?)));
+        match spare {
+            Some((want, spare)) => {
+                self.lay_out(table, want, spare, now, budget);
+                Ok(())
+            }
+            None => self.purge(table, expired, now, budget).ok_or(Full),
+        }
+    }
+
+    /// Drops what has expired, if anything has.
+    fn purge(&mut self, table: usize, expired: u32, now: Secs, budget: &Budget) -> Option<()> {
+        let have = self.tables[table].blocks.len();
+        (expired > 0).then(|| self.lay_out(table, have, Vec::new(), now, budget))
+    }
+
+    fn grow_anyway(&mut self, table: usize, budget: &Budget) {
+        let want = self.tables[table].blocks.len() + 1;
+        self.lay_out(table, want, vec![budget.forced()], Secs::ZERO, budget);
+    }
+
+    fn lay_out(
+        &mut self,
+        table: usize,
+        blocks: usize,
+        spare: Vec<Block>,
+        now: Secs,
+        budget: &Budget,
+    ) {
+        let (table, annex) = (&mut self.tables[table], &mut self.annex);
+        let stock = Stock::new(spare, budget);
+        table.rebuild(blocks, stock, |entry| keep(entry, now, annex, budget));
+    }
+
+    /// Divides a table by its next bit.
+    fn split(&mut self, table: usize, now: Secs, budget: &Budget) -> Result<(), Full> {
+        let found = &self.tables[table];
+        let (shift, have) = (found.shift, found.blocks.len());
+        let mut halves = [0; 2];
+        for entry in found.entries().filter(|entry| entry.expires > now) {
+            halves[upper(entry.key, shift)] += 1;
+        }
+        let want = halves.map(|entries| Table::blocks_for(entries + 1));
+        let more = (want[0] + want[1]).saturating_sub(have);
+        let spare = budget.blocks(more).ok_or(Full)?;
+        let (low, annex) = (&mut self.tables[table], &mut self.annex);
+        let stock = Stock::new(spare, budget);
+        let high = low.split(want, stock, |entry| keep(entry, now, annex, budget));
+        self.enter(table, high, budget);
+        Ok(())
+    }
+
+    /// Enters the upper half of `table` in the directory.
+    fn enter(&mut self, table: usize, high: Table, budget: &Budget) {
+        if high.shift - SHARD_BITS > self.depth {
+            budget.force((self.directory.len() * size_of::<u16>()) as u64);
+            let doubled = self.directory.iter().flat_map(|table| [*table, *table]);
+            self.directory = doubled.collect();
+            self.depth += 1;
+        }
+        let own = |entry: &u16| usize::from(*entry) == table;
+        let first = self.directory.iter().position(own).unwrap_or(0);
+        let span = 1 << (self.depth - (high.shift - SHARD_BITS));
+        self.directory[first + span..first + 2 * span].fill(self.tables.len() as u16);
+        self.tables.push(high);
+    }
+
+    /// Entries, live or not.
+    pub(super) fn len(&self) -> u64 {
+        self.tables.iter().map(|table| u64::from(table.len)).sum()
+    }
+
+    /// Tables there are to sweep.
+    pub(super) fn tables(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Drops what has expired from one table and gives back the blocks it no longer needs; how many
+    /// entries left.
+    pub(super) fn sweep(&mut self, table: usize, now: Secs, budget: &Budget) -> u32 {
+        let Some(found) = self.tables.get_mut(table) else {
+            return 0;
+        };
+        let expired = found.census(now);
+        let (want, have) = (Table::blocks_for(found.len - expired), found.blocks.len());
+        // Shrinks only by a good part, or a table that breathes would be laid out at every breath.
+        let shrinks = want < have - have / 4;
+        if expired > 0 || shrinks {
+            let blocks = if shrinks { want } else { have };
+            self.lay_out(table, blocks, Vec::new(), now, budget);
+        }
+        expired
+    }
+}
+
+/// Whether an entry is still needed. If not, what it keeps elsewhere is freed.
+fn keep(entry: &Entry, now: Secs, annex: &mut Annex, budget: &Budget) -> bool {
+    let live = entry.expires > now;
+    if !live {
+        annex.release(entry, budget);
+    }
+    live
+}

@@ -1,0 +1,191 @@
+//! A table of entries in ascending order of their keys, with gaps: ordered linear probing.
+//!
+//! A key's home is its place in the table's range, scaled to the number of slots, so homes ascend
+//! with keys. Every entry stands at its home or after it, with no gap between: a search starts at
+//! home and ends at the first key that is not smaller. Because order is kept, to grow, to drop what
+//! expired and to split in two are each one pass from front to back (`rebuild`); nothing is hashed
+//! again. A few slots past the last home catch what is pushed over the end; the very last slot is
+//! always empty, so that no search has to look for the end and none wraps.
+
+use super::block::{Block, Entry, SLOTS, Secs};
+use super::key::{Key, SHARD_BITS};
+
+/// The most entries one pass may move while its shard is locked.
+pub(super) const MOST: u32 = 4_096;
+/// Bits by which a shard's tables may be told apart. Keys that still crowd one table then were not
+/// made by a hash; it grows past [`MOST`].
+const MOST_BITS: u32 = 12;
+/// Slots past the last home. At the fullest a run past the end is hardly ever longer; if one is, the
+/// table grows.
+const SLACK: usize = 24;
+
+/// A table, at most [`MOST`] entries large as long as its keys can be told apart.
+pub(super) struct Table {
+    pub(super) blocks: Vec<Block>,
+    /// Leading bits that all keys of this table share.
+    pub(super) shift: u32,
+    homes: u32,
+    pub(super) len: u32,
+    /// The size at which room must be made.
+    full_at: u32,
+    /// No entry expires before this. May be earlier than the first that does.
+    pub(super) soonest: Secs,
+}
+
+/// No slot is left near the end.
+pub(super) struct Crowded;
+
+impl Table {
+    /// A table without memory.
+    pub(super) fn empty(shift: u32) -> Table {
+        Table::sized(shift, 0)
+    }
+
+    /// A table that will have so many blocks, to be filled by `rebuild`.
+    pub(super) fn sized(shift: u32, blocks: usize) -> Table {
+        let homes = (blocks * SLOTS).saturating_sub(SLACK) as u32;
+        let mut table = Table {
+            blocks: Vec::with_capacity(blocks),
+            shift,
+            homes,
+            len: 0,
+            full_at: homes / 64 * 55 + homes % 64 * 55 / 64,
+            soonest: Secs::NEVER,
+        };
+        if table.divisible() {
+            table.full_at = table.full_at.min(MOST);
+        }
+        table
+    }
+
+    /// Blocks for so many entries at 77% fill, from where the table may grow to 86%.
+    pub(super) fn blocks_for(entries: u32) -> usize {
+        match entries as usize {
+            0 => 0,
+            n => (n * 100 / 77 + SLACK).div_ceil(SLOTS),
+        }
+    }
+
+    /// Whether its keys have bits left to split it by.
+    pub(super) fn divisible(&self) -> bool {
+        self.shift < SHARD_BITS + MOST_BITS
+    }
+
+    pub(super) fn crowded(&self) -> bool {
+        self.len >= self.full_at
+    }
+
+    pub(super) fn home(&self, key: Key) -> usize {
+        let within = u128::from(key.hi << self.shift);
+        ((within * u128::from(self.homes)) >> 64) as usize
+    }
+
+    /// Where `key` is, or where it would be.
+    pub(super) fn locate(&self, key: Key) -> Result<usize, usize> {
+        if self.blocks.is_empty() {
+            return Err(0);
+        }
+        let mut slot = self.home(key);
+        loop {
+            let found = self.key(slot);
+            if found >= key {
+                return if found == key { Ok(slot) } else { Err(slot) };
+            }
+            slot += 1;
+        }
+    }
+
+    fn key(&self, slot: usize) -> Key {
+        self.blocks[slot / SLOTS].key(slot)
+    }
+
+    pub(super) fn entry(&self, slot: usize) -> Entry {
+        self.blocks[slot / SLOTS].entry(slot)
+    }
+
+    /// Writes over the entry at `slot`, which has the same key.
+    pub(super) fn set(&mut self, slot: usize, entry: &Entry) {
+        self.soonest = self.soonest.min(entry.expires);
+        self.blocks[slot / SLOTS].set(slot, entry);
+    }
+
+    /// Puts `entry` where [`Table::locate`] says it would be.
+    pub(super) fn insert(&mut self, slot: usize, entry: &Entry) -> Result<(), Crowded> {
+        let last = self.blocks.len() * SLOTS;
+        let mut gap = slot;
+        while gap < last && self.key(gap) != Key::NONE {
+            gap += 1;
+        }
+        if gap + 1 >= last {
+            return Err(Crowded);
+        }
+        self.shift_right(slot, gap);
+        self.set(slot, entry);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Moves the entries of `slot..gap` one to the right, into the gap.
+    fn shift_right(&mut self, slot: usize, mut gap: usize) {
+        while gap > slot {
+            let (block, within) = (gap / SLOTS, gap % SLOTS);
+            if within == 0 {
+                let entry = self.blocks[block - 1].entry(SLOTS - 1);
+                self.blocks[block].set(0, &entry);
+                gap -= 1;
+            } else {
+                let from = slot.max(gap - within);
+                self.blocks[block].shift_right(from % SLOTS, within);
+                gap = from;
+            }
+        }
+    }
+
+    /// Takes the entry at `slot` out and closes the gap.
+    pub(super) fn remove(&mut self, slot: usize) -> Entry {
+        let removed = self.entry(slot);
+        let mut gap = slot;
+        loop {
+            let next = gap + 1;
+            let key = self.key(next);
+            if key == Key::NONE || self.home(key) > gap {
+                break;
+            }
+            let entry = self.entry(next);
+            self.blocks[gap / SLOTS].set(gap, &entry);
+            gap = next;
+        }
+        self.blocks[gap / SLOTS].clear(gap);
+        self.len -= 1;
+        removed
+    }
+
+    /// Every entry, in order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        let blocks = self.blocks.iter();
+        blocks.flat_map(|block| block.entries())
+    }
+
+    /// Counts what has expired by `now`; learns when the next will if nothing has.
+    pub(super) fn census(&mut self, now: Secs) -> u32 {
+        if now < self.soonest {
+            return 0;
+        }
+        let (mut expired, mut soonest) = (0, Secs::NEVER);
+        for block in &self.blocks {
+            for slot in 0..SLOTS {
+                if block.key(slot) == Key::NONE {
+                    continue;
+                }
+                match block.expires(slot) {
+                    expires if expires <= now => expired += 1,
+                    expires => soonest = soonest.min(expires),
+                }
+            }
+        }
+        if expired == 0 {
+            self.soonest = soonest;
+        }
+        expired
+    }
+}

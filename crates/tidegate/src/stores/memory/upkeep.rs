@@ -1,0 +1,71 @@
+//! What runs beside decisions: the sweep that frees expired counters, and the figures for operators.
+//!
+//! No counter has a task or timer. A sweep visits a few tables at a time, each under its shard's lock
+//! for no longer than one pass takes, and skips those in which nothing can have expired.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::MemoryStore;
+use super::key::SHARDS;
+use crate::clock::Clock;
+
+/// How a memory store stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Entries, those that have expired and were not swept yet included.
+    pub keys: u64,
+    /// Bytes held for them.
+    pub bytes: u64,
+    /// The most bytes that may be held for them.
+    pub cap: u64,
+    /// Decisions by a shared counter because there was no room for another.
+    pub overflow: u64,
+    /// Counters converted to a limit with other parameters.
+    pub converted: u64,
+    /// Entries freed by sweeps.
+    pub swept: u64,
+    /// Counters found so far ahead of the clock that it must have been set back.
+    pub clock_steps: u64,
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// Visits the next `tables` tables and frees what has expired there; how many entries. To be
+    /// called from time to time: a store of ten million counters has about 4,000 tables.
+    pub fn sweep(&self, tables: usize) -> u64 {
+        let now = self.present(self.clock.now()).secs;
+        let mut swept = 0;
+        let mut next = self.sweep.lock();
+        for _ in 0..tables {
+            let (shard, table) = *next;
+            let mut held = self.shards[shard].lock();
+            swept += u64::from(held.sweep(table, now, &self.budget));
+            *next = if table + 1 < held.tables() {
+                (shard, table + 1)
+            } else {
+                ((shard + 1) % SHARDS, 0)
+            };
+            drop(held);
+            if *next == (0, 0) {
+                swept += self.overflow.sweep(now);
+                break;
+            }
+        }
+        self.tally.swept.fetch_add(swept, Ordering::Relaxed);
+        swept
+    }
+
+    /// How the store stands.
+    pub fn stats(&self) -> Stats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let keys: u64 = self.shards.iter().map(|shard| shard.lock().len()).sum();
+        Stats {
+            keys: keys + self.overflow.len(),
+            bytes: self.budget.used() + self.overflow.budget.used(),
+            cap: self.budget.cap() + self.overflow.budget.cap(),
+            overflow: read(&self.tally.overflow),
+            converted: read(&self.tally.converted),
+            swept: read(&self.tally.swept),
+            clock_steps: read(&self.tally.clock_steps),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The verbs beside charge: refund, grant, force, seed, inspect and reset. Each is one atomic step
+//! under the locks of all its counters.
+
+use tidegate_core::store::{
+    Charge, ChargeSet, Granted, Inspection, Outcome, Refund, Refunded, Seed,
+};
+use tidegate_core::units::{Cost, Nanos};
+
+use super::MemoryStore;
+use super::accounts::{Present, Write};
+use super::block::{Entry, Kind, Secs};
+use super::key::Key;
+use super::locks::Locks;
+use super::several::Intent;
+
+/// Keeps the ids of refunds apart from counters.
+const REFUND: u128 = 0x7265_6675_6e64_2069_6473_2061_7061_7274;
+
+/// A seed whose state was not made by its limit. It was not merged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Misfit;
+
+impl std::fmt::Display for Misfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the state of a seed is not of its limit's algorithm")
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+impl<C> MemoryStore<C> {
+    /// Charges whether it fits or not. The verdicts still say what fitted.
+    pub fn force_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
+        self.settle(set, Intent::Force, now)
+    }
+
+    /// Takes as much as there is of one limit, up to the charge's cost.
+    pub fn grant_at(&self, charge: &Charge<'_>, now: Nanos) -> Granted {
+        let (at, charges) = (self.present(now), std::slice::from_ref(charge));
+        let mut locks = self.lock_counters(charges);
+        let mut books = self.open(&mut locks, charges, at);
+        let account = &mut books.accounts[0];
+        let moment = account.advance(&charge.limit, now);
+        let there = charge.limit.remaining(&account.state, moment);
+        let units = Cost::new(there.min(charge.cost.get()));
+        if let Some(units) = units {
+            charge.limit.spend(&mut account.state, moment, units);
+            self.commit(&mut locks, account, at);
+        }
+        Granted {
+            units: units.map_or(0, Cost::get),
+            figures: account.figures(&charge.limit, now),
+            at: now,
+        }
+    }
+
+    /// Gives back an earlier charge, once. What was charged to a shared counter stays charged: it
+    /// cannot be told whose it was.
+    pub fn refund_at(&self, refund: &Refund<'_>, now: Nanos) -> Refunded {
+        if now >= refund.until {
+            return Refunded::Lapsed;
+        }
+        let (at, id) = (self.present(now), Key::of(refund.id ^ REFUND));
+        let counters = refund.set.charges.iter().map(|c| Key::of(c.counter()));
+        let mut locks = self.lock_all(counters.chain([id]));
+        if let Some(refusal) = self.remember(&mut locks, id, refund.until, at) {
+            return refusal;
+        }
+        for charge in &refund.set.charges {
+            self.give_back(&mut locks, charge, refund.charged, at);
+        }
+        Refunded::Done
+    }
+
+    /// Notes the id of a refund, or says why not.
+    fn remember(
+        &self,
+        locks: &mut Locks<'_>,
+        id: Key,
+        until: Nanos,
+        at: Present,
+    ) -> Option<Refunded> {
+        let shard = locks.own(id);
+        let entry = Entry {
+            key: id,
+            words: [0; 2],
+            kind: Kind::Refund,
+            expires: Secs::expiry(self.began, until),
+            tag: 0,
+        };
+        match shard.find(id) {
+            Some(place) if shard.entry(place).expires > at.secs => return Some(Refunded::Already),
+            Some(place) => shard.set(place, &entry),
+            None if shard.has_room(id, at.secs, &self.budget).is_err() => {
+                return Some(Refunded::Lapsed);
+            }
+            None => shard.insert(&entry, at.secs, &self.budget),
+        }
+        None
+    }
+
+    fn give_back(&self, locks: &mut Locks<'_>, charge: &Charge<'_>, charged: Nanos, at: Present) {
+        let key = Key::of(charge.counter());
+        let shard = locks.own(key);
+        let Some(place) = shard.find(key) else {
+            return;
+        };
+        let was = shard.entry(place);
+        if was.expires <= at.secs {
+            return;
+        }
+        let limit = charge.limit.as_ref();
+        let mut state = self.read(shard, &was, charge, at);
+        let moment = limit.advance(&mut state, at.now);
+        limit.refund(&mut state, moment, charged, charge.cost);
+        let write = Write {
+            key,
+            limit,
+            fresh_at: limit.fresh_at(&state, moment),
+            state,
+        };
+        self.rewrite(shard, place, &was, write, at.secs, &self.budget);
+    }
+
+    /// Merges known states, by maximum per limit. Each seed is a step of its own: merging is the
+    /// same in any order and any number of times.
+    pub fn seed_at(&self, seeds: &[Seed<'_>], now: Nanos) -> Result<(), Misfit> {
+        if seeds
+            .iter()
+            .any(|seed| !seed.charge.limit.fits(&seed.state))
+        {
+            return Err(Misfit);
+        }
+        let at = self.present(now);
+        for seed in seeds {
+            let (limit, charges) = (
+                seed.charge.limit.as_ref(),
+                std::slice::from_ref(&seed.charge),
+            );
+            let mut locks = self.lock_counters(charges);
+            let mut books = self.open(&mut locks, charges, at);
+            let account = &mut books.accounts[0];
+            limit.merge(&mut account.state, &seed.state, now);
+            if account.figures(limit, now).reset_after > Nanos::ZERO {
+                self.commit(&mut locks, account, at);
+            }
+        }
+        Ok(())
+    }
+
+    /// How each counter stands; nothing for one never seen or fully refilled.
+    pub fn inspect_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Vec<Option<Inspection>> {
+        let mut locks = self.lock_counters(&set.charges);
+        let mut books = self.open(&mut locks, &set.charges, self.present(now));
+        let mut inspections = Vec::with_capacity(set.charges.len());
+        for (i, charge) in set.charges.iter().enumerate() {
+            let account = &mut books.accounts[books.of[i]];
+            let moment = account.advance(&charge.limit, now);
+            let figures = charge.limit.figures(&account.state, moment);
+            let in_use = figures.reset_after > Nanos::ZERO;
+            inspections.push(in_use.then(|| Inspection {
+                used: charge.limit.used(&account.state, moment),
+                figures,
+            }));
+        }
+        inspections
+    }
+
+    /// Forgets each counter; how many there were. Shared counters stay: they are others', too.
+    pub fn reset_at(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
+        let at = self.present(now);
+        let mut locks = self.lock_counters(&set.charges);
+        let mut forgotten = 0;
+        for charge in &set.charges {
+            let key = Key::of(charge.counter());
+            let shard = locks.own(key);
+            if let Some(place) = shard.find(key) {
+                forgotten += u64::from(shard.entry(place).expires > at.secs);
+                shard.remove(place, &self.budget);
+            }
+        }
+        forgotten
+    }
+}

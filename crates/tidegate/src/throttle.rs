@@ -1,0 +1,115 @@
+//! One rate, counted by a key: the smallest way to use Tidegate.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use tidegate_core::algorithms::{Limit, Verdict};
+use tidegate_core::rules::{RateError, parse_rate};
+use tidegate_core::store::{Charge, Reading, Role};
+use tidegate_core::subject::{FingerprintKey, RuleName};
+use tidegate_core::units::{Cost, Nanos};
+
+use crate::clock::{Clock, SystemClock};
+use crate::secret::Secret;
+use crate::stores::memory::MemoryStore;
+
+/// One rate for many keys, in memory. It never waits and needs no runtime.
+///
+/// ```
+/// let logins = tidegate::Throttle::new("5/minute")?;
+/// assert!(logins.check("alice").allows());
+/// # Ok::<(), tidegate::ThrottleError>(())
+/// ```
+pub struct Throttle<C = SystemClock> {
+    limit: Limit,
+    name: RuleName,
+    key: FingerprintKey,
+    store: MemoryStore<C>,
+}
+
+impl<C> fmt::Debug for Throttle<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields = &mut f.debug_struct("Throttle");
+        fields.field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+/// Why a throttle cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ThrottleError {
+    /// The rate cannot be read or is not exact.
+    #[error(transparent)]
+    Rate(#[from] RateError),
+    /// The operating system has no randomness for the hash key.
+    #[error("no randomness for the hash key: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+impl Throttle {
+    /// A throttle for a rate as a rules file writes it: `5/minute`, `1000/minute burst 200`. Without
+    /// a burst it is a sliding window, with one a token bucket.
+    ///
+    /// # Errors
+    /// When the rate cannot be read, says what to write.
+    pub fn new(rate: &str) -> Result<Self, ThrottleError> {
+        Self::with_clock(rate, SystemClock::new())
+    }
+}
+
+impl<C: Clock> Throttle<C> {
+    /// The same with a clock of one's own, for tests.
+    ///
+    /// # Errors
+    /// When the rate cannot be read.
+    pub fn with_clock(rate: &str, clock: C) -> Result<Self, ThrottleError> {
+        Self::of(parse_rate(rate)?.limit()?, clock)
+    }
+
+    /// A throttle of any algorithm.
+    ///
+    /// # Errors
+    /// When the operating system has no randomness for the hash key.
+    pub fn of(limit: Limit, clock: C) -> Result<Self, ThrottleError> {
+        Ok(Throttle {
+            limit,
+            name: RuleName::new("throttle"),
+            key: Secret::random()?.fingerprint_key(),
+            store: MemoryStore::new(clock),
+        })
+    }
+
+    /// Spends one unit of `key`'s budget if there is one.
+    pub fn check(&self, key: &str) -> Verdict {
+        self.check_at(key, Cost::ONE, self.store.clock().now())
+            .verdict
+    }
+
+    /// Spends `cost` of `key`'s budget if there is as much, and says what is left.
+    pub fn spend(&self, key: &str, cost: Cost) -> Reading {
+        self.check_at(key, cost, self.store.clock().now())
+    }
+
+    /// Decides one request for each key, in order, with a single reading of the clock.
+    pub fn check_each<'k>(
+        &self,
+        keys: impl IntoIterator<Item = &'k str>,
+    ) -> impl Iterator<Item = Verdict> {
+        let now = self.store.clock().now();
+        keys.into_iter()
+            .map(move |key| self.check_at(key, Cost::ONE, now).verdict)
+    }
+
+    fn check_at(&self, key: &str, cost: Cost, now: Nanos) -> Reading {
+        let mut hasher = self.key.subject("");
+        hasher.part(key.as_bytes());
+        let charge = Charge {
+            subject: hasher.finish(),
+            rule: &self.name,
+            rate: 0,
+            limit: Cow::Borrowed(&self.limit),
+            cost,
+            role: Role::Enforce,
+        };
+        self.store.charge_one_at(&charge, now).0
+    }
+}

@@ -1,0 +1,147 @@
+//! A limiter on memory with a clock moved by hand, and requests written as `name=value` words.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::sync::Arc;
+
+use tidegate::clock::ManualClock;
+use tidegate::engine::{ApiKey, Decision, Fate, Request};
+use tidegate::identity::Digest;
+use tidegate::rules::{RuleSet, SourceFile, parse};
+use tidegate::store::Refunded;
+use tidegate::stores::memory::MemoryStore;
+use tidegate::units::{Cost, Nanos};
+use tidegate::{Limiter, Policy, Retry, Secret, Standing};
+
+/// An hour that begins every window there is: 2026-01-05 00:00 UTC, a Monday.
+pub(crate) const START: Nanos = Nanos::from_secs(1_767_571_200);
+
+pub(crate) struct Bench {
+    pub(crate) limiter: Limiter<MemoryStore<Arc<ManualClock>>>,
+    clock: Arc<ManualClock>,
+}
+
+pub(crate) fn rules(text: &str) -> RuleSet {
+    let file = SourceFile {
+        name: "test.yaml",
+        text,
+    };
+    parse(&[file]).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+/// `user=a path=/x cost=3 tokens:1500 key=k1 patience=0`
+pub(crate) fn request(words: &str) -> Request<'_> {
+    let mut request = Request::default();
+    for word in words.split_whitespace() {
+        if let Some((unit, cost)) = word.split_once(':')
+            && let Ok(cost) = cost.parse()
+        {
+            request.costs.push((unit.into(), Cost::new(cost).unwrap()));
+            continue;
+        }
+        let (name, value) = word.split_once('=').expect("words are name=value");
+        match name {
+            "ip" => request.ip = Some(value.parse().unwrap()),
+            "key" => {
+                request.api_key = Some(ApiKey {
+                    digest: *Digest::of(value).as_bytes(),
+                    tier: None,
+                    name: None,
+                });
+            }
+            "cost" => request.cost = Cost::new(value.parse().unwrap()),
+            "patience" => request.patience = Some(Nanos::from_millis(value.parse().unwrap())),
+            name => request.attributes.push((name.into(), value.into())),
+        }
+    }
+    request
+}
+
+impl Bench {
+    pub(crate) fn new(text: &str) -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        let store = MemoryStore::new(Arc::clone(&clock));
+        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
+        let limiter = Limiter::new(store, Policy::of(rules(text)), secret, clock.clone());
+        Bench { limiter, clock }
+    }
+
+    pub(crate) fn in_shadow(text: &str) -> Self {
+        let Bench { limiter, clock } = Bench::new(text);
+        let limiter = limiter.in_shadow();
+        Bench { limiter, clock }
+    }
+
+    pub(crate) fn advance(&self, nanos: u64) {
+        self.clock.advance(Nanos::new(nanos));
+    }
+
+    pub(crate) fn reload(&self, text: &str) {
+        self.replace(Policy::of(rules(text)));
+    }
+
+    pub(crate) fn replace(&self, policy: Policy) {
+        let replaced = self
+            .limiter
+            .policy()
+            .replace_with(|| Ok::<_, String>(policy));
+        replaced.unwrap();
+    }
+
+    pub(crate) fn decide(&self, request: Request<'_>) -> Decision {
+        self.limiter.check_now(request)
+    }
+
+    /// One decision against what it should be: `allow`, `delay 1s`, `deny rule 30s`, `deny rule`,
+    /// `never rule`, `block`.
+    #[track_caller]
+    pub(crate) fn check(&self, words: &str, want: &str) {
+        let decision = self.decide(request(words));
+        let rule = || decision.binding().unwrap().rule.name().to_string();
+        let found = match decision.fate() {
+            Fate::Allow => "allow".to_owned(),
+            Fate::Delay(wait) => format!("delay {}s", wait.secs_up()),
+            Fate::Deny(Retry::After(wait)) => format!("deny {} {}s", rule(), wait.secs_up()),
+            Fate::Deny(Retry::Never) => format!("never {}", rule()),
+            Fate::Block { .. } => "block".to_owned(),
+        };
+        let same = found == want || (want.split(' ').count() == 2 && found.starts_with(want));
+        assert!(same, "{words}: found `{found}`, want `{want}`");
+    }
+
+    #[track_caller]
+    pub(crate) fn refused(&self, words: &str) -> Nanos {
+        match self.decide(request(words)).fate() {
+            Fate::Deny(Retry::After(wait)) => wait,
+            other => panic!("{words}: {other:?}"),
+        }
+    }
+
+    pub(crate) fn peek(&self, words: &str) -> Decision {
+        ready(self.limiter.peek(request(words))).unwrap()
+    }
+
+    pub(crate) fn refund(&self, receipt: &str) -> Refunded {
+        ready(self.limiter.refund(receipt)).unwrap()
+    }
+
+    pub(crate) fn standing(&self, words: &str) -> Vec<Standing> {
+        ready(self.limiter.view().inspect(request(words))).unwrap()
+    }
+
+    /// What the client has used of one rule.
+    pub(crate) fn used(&self, words: &str, rule: &str) -> u64 {
+        let standings = self.standing(words);
+        let of_rule = standings.into_iter().find(|found| found.rule == rule);
+        let inspection = of_rule.and_then(|found| found.inspection);
+        inspection.map_or(0, |inspection| inspection.used)
+    }
+}
+
+/// The answer of a future that never waits, as all of memory's are.
+pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        std::task::Poll::Ready(answer) => answer,
+        std::task::Poll::Pending => panic!("memory does not wait"),
+    }
+}

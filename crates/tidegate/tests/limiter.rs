@@ -1,0 +1,261 @@
+//! The limiter as its users see it: rules in, decisions out, on a clock moved by hand.
+
+mod common;
+
+use common::{Bench, request};
+use tidegate::engine::Fate;
+use tidegate::store::{Refunded, Role, Source};
+
+const THREE_LAYERS: &str = "
+version: 1
+rules:
+  - { name: user, by: user, rate: 10/minute, algorithm: fixed-window }
+  - { name: route, by: path, rate: 10/minute, algorithm: sliding-window }
+  - { name: ceiling, by: global, rate: 2/minute burst 2 }
+";
+
+#[test]
+fn a_request_refused_by_its_last_limit_has_not_touched_the_others() {
+    let bench = Bench::new(THREE_LAYERS);
+    bench.check("user=a path=/x", "allow");
+    bench.check("user=a path=/x", "allow");
+    let before = bench.standing("user=a path=/x");
+    for _ in 0..100 {
+        bench.check("user=a path=/x", "deny ceiling 30s");
+    }
+    assert_eq!(bench.standing("user=a path=/x"), before);
+    assert_eq!(bench.used("user=a path=/x", "user"), 2);
+}
+
+#[test]
+fn the_binding_limit_is_the_one_with_room_for_the_fewest_more() {
+    let bench = Bench::new(
+        "
+version: 1
+rules:
+  - { name: wide, by: user, rate: 100/minute }
+  - { name: tight, by: user, rate: 5/hour }
+",
+    );
+    let decision = bench.decide(request("user=a"));
+    assert_eq!(decision.binding().unwrap().rule.name().as_str(), "tight");
+    let order: Vec<_> = decision
+        .enforced()
+        .map(|v| v.rule.name().to_string())
+        .collect();
+    assert_eq!(order, ["tight", "wide"]);
+}
+
+#[test]
+fn of_several_refusals_the_longest_wait_is_told() {
+    let bench = Bench::new(
+        "
+version: 1
+rules:
+  - { name: minute, by: user, rate: 1/minute, algorithm: fixed-window }
+  - { name: hour, by: user, rate: 1/hour, algorithm: fixed-window }
+",
+    );
+    bench.check("user=a", "allow");
+    bench.check("user=a", "deny hour 3600s");
+}
+
+#[test]
+fn a_shadow_rule_counts_what_it_would_refuse_and_refuses_nothing() {
+    let bench = Bench::new(
+        "
+version: 1
+rules:
+  - { name: old, by: user, rate: 5/minute, algorithm: fixed-window }
+  - { name: new, by: user, rate: 2/minute, algorithm: fixed-window, mode: shadow }
+",
+    );
+    for _ in 0..5 {
+        bench.check("user=a", "allow");
+    }
+    // The shadow limit was charged only for what it would itself have admitted.
+    assert_eq!(bench.used("user=a", "new"), 2);
+    let decision = bench.decide(request("user=a"));
+    assert_eq!(bench.used("user=a", "new"), 2);
+    assert!(!decision.allowed());
+    assert!(decision.enforced().all(|view| view.role == Role::Enforce));
+    assert_eq!(decision.limits().len(), 2);
+}
+
+#[test]
+fn a_refused_request_charges_no_shadow() {
+    let bench = Bench::new(
+        "
+version: 1
+rules:
+  - { name: tight, by: user, rate: 1/minute, algorithm: fixed-window }
+  - { name: shadow, by: user, rate: 9/minute, algorithm: fixed-window, mode: shadow }
+",
+    );
+    bench.check("user=a", "allow");
+    bench.check("user=a", "deny tight 60s");
+    assert_eq!(bench.used("user=a", "shadow"), 1);
+}
+
+#[test]
+fn in_shadow_nothing_is_refused() {
+    let bench = Bench::in_shadow(THREE_LAYERS);
+    for _ in 0..50 {
+        bench.check("user=a path=/x", "allow");
+    }
+}
+
+#[test]
+fn no_rule_means_allowed_and_says_so() {
+    let bench = Bench::new(
+        "
+version: 1
+rules:
+  - { name: login, match: { path: /login }, by: ip, rate: 1/minute }
+",
+    );
+    let decision = bench.decide(request("path=/other ip=192.0.2.1"));
+    assert_eq!(decision.fate(), Fate::Allow);
+    assert_eq!(decision.source(), Source::None);
+    assert!(decision.binding().is_none());
+}
+
+#[test]
+fn lists_come_before_rules_and_the_allow_list_wins() {
+    let bench = Bench::new(
+        "
+version: 1
+rules:
+  - { name: all, by: ip, rate: 1/hour }
+block: [203.0.113.0/24, { match: 198.51.100.7, until: 2020-01-01T00:00:00Z }]
+allow: [203.0.113.10]
+",
+    );
+    bench.check("ip=203.0.113.9", "block");
+    for _ in 0..3 {
+        bench.check("ip=203.0.113.10", "allow");
+    }
+    bench.check("ip=198.51.100.7", "allow");
+    bench.check("ip=198.51.100.7", "deny all");
+}
+
+#[test]
+fn a_cost_above_the_capacity_is_refused_for_good_and_charges_nothing() {
+    let bench = Bench::new(THREE_LAYERS);
+    bench.check("user=a path=/x cost=3", "never ceiling");
+    assert_eq!(bench.used("user=a path=/x", "user"), 0);
+}
+
+#[test]
+fn a_rule_with_a_unit_counts_only_that_unit() {
+    let bench = Bench::new(
+        "
+version: 1
+rules:
+  - { name: calls, by: user, rate: 10/minute, algorithm: fixed-window }
+  - { name: tokens, by: user, rate: 2000/minute, algorithm: fixed-window, unit: tokens }
+",
+    );
+    bench.check("user=a tokens:1500", "allow");
+    assert_eq!(bench.used("user=a tokens:1", "tokens"), 1500);
+    assert_eq!(bench.used("user=a", "calls"), 1);
+    bench.check("user=a tokens:1500", "deny tokens 60s");
+    bench.check("user=a", "allow");
+    assert_eq!(bench.used("user=a", "calls"), 2);
+}
+
+#[test]
+fn waiting_as_told_is_enough_and_no_less_is() {
+    for algorithm in [
+        "fixed-window",
+        "sliding-log",
+        "sliding-window",
+        "sliding-window-strict",
+    ] {
+        let bench = Bench::new(&format!(
+            "version: 1\nrules: [{{ name: r, by: user, rate: 3/minute, algorithm: {algorithm} }}]"
+        ));
+        for _ in 0..3 {
+            bench.check("user=a", "allow");
+        }
+        let wait = bench.refused("user=a");
+        bench.advance(wait.get() - 1);
+        assert_eq!(bench.refused("user=a").get(), 1);
+        bench.advance(1);
+        bench.check("user=a", "allow");
+    }
+}
+
+#[test]
+fn a_queue_delays_and_charges_in_order() {
+    let bench = Bench::new(
+        "version: 1\nrules: [{ name: q, by: user, rate: 1/second burst 3, algorithm: leaky-queue }]",
+    );
+    bench.check("user=a", "allow");
+    bench.check("user=a", "delay 1s");
+    bench.check("user=a", "delay 2s");
+    bench.check("user=a", "deny q 1s");
+}
+
+#[test]
+fn who_cannot_wait_is_refused_with_the_wait_and_not_charged() {
+    let bench = Bench::new(
+        "version: 1\nrules: [{ name: q, by: user, rate: 1/second burst 3, algorithm: leaky-queue }]",
+    );
+    bench.check("user=a", "allow");
+    bench.check("user=a patience=0", "deny q 1s");
+    assert_eq!(bench.used("user=a", "q"), 1);
+}
+
+#[test]
+fn peek_says_what_check_would_and_changes_nothing() {
+    let bench = Bench::new(THREE_LAYERS);
+    for _ in 0..10 {
+        assert!(bench.peek("user=a path=/x").allowed());
+    }
+    assert_eq!(bench.used("user=a path=/x", "user"), 0);
+    bench.check("user=a path=/x", "allow");
+}
+
+#[test]
+fn a_receipt_refunds_once() {
+    let bench = Bench::new(THREE_LAYERS);
+    let decision = bench.decide(request("user=a path=/x"));
+    let receipt = bench.limiter.receipt(&decision).unwrap().unwrap();
+    assert_eq!(bench.used("user=a path=/x", "user"), 1);
+    assert_eq!(bench.refund(&receipt), Refunded::Done);
+    assert_eq!(bench.used("user=a path=/x", "user"), 0);
+    bench.check("user=a path=/x", "allow");
+    assert_eq!(bench.refund(&receipt), Refunded::Already);
+    assert_eq!(bench.used("user=a path=/x", "user"), 1);
+}
+
+#[test]
+fn a_refusal_has_no_receipt() {
+    let bench = Bench::new("version: 1\nrules: [{ name: r, by: user, rate: 1/hour }]");
+    bench.check("user=a", "allow");
+    let refused = bench.decide(request("user=a"));
+    assert_eq!(bench.limiter.receipt(&refused).unwrap(), None);
+}
+
+#[test]
+fn a_limit_lowered_below_use_refuses_politely_and_one_raised_gives_the_difference() {
+    let rules = |rate: &str| {
+        format!(
+            "version: 1\nrules: [{{ name: r, by: user, rate: {rate}, algorithm: fixed-window }}]"
+        )
+    };
+    let bench = Bench::new(&rules("10/hour"));
+    for _ in 0..8 {
+        bench.check("user=a", "allow");
+    }
+    bench.reload(&rules("5/hour"));
+    let refused = bench.decide(request("user=a"));
+    assert!(!refused.allowed());
+    assert_eq!(refused.binding().unwrap().reading.figures.remaining, 0);
+    bench.reload(&rules("12/hour"));
+    for _ in 0..4 {
+        bench.check("user=a", "allow");
+    }
+    bench.check("user=a", "deny r 3600s");
+}
