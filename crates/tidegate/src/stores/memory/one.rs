@@ -1,6 +1,7 @@
 //! A single charge: what most requests are, decided under one lock and without allocating.
 
 use smallvec::smallvec;
+use tidegate_core::algorithms::{Figures, Limit, Moment, State, Verdict};
 use tidegate_core::store::{Charge, Outcome, Reading, Role, Source};
 use tidegate_core::units::Nanos;
 
@@ -9,20 +10,27 @@ use super::key::Key;
 use super::overflow::Shared;
 use super::shard::Shard;
 use super::{MemoryStore, count};
-use tidegate_core::algorithms::State;
 
-/// The decision on one charge.
-pub(super) struct Decided {
-    pub(super) reading: Reading,
+/// The decision on one charge, with as much about the limit as was asked for.
+pub(super) struct Decided<T> {
+    pub(super) verdict: Verdict,
+    pub(super) told: T,
     pub(super) source: Source,
     clock_stepped: bool,
 }
 
-impl Decided {
+impl Decided<Figures> {
+    pub(super) fn reading(&self) -> Reading {
+        Reading {
+            verdict: self.verdict,
+            figures: self.told,
+        }
+    }
+
     pub(super) fn outcome(self, role: Role, at: Nanos) -> Outcome {
         Outcome {
-            admitted: self.reading.verdict.allows() || role == Role::Shadow,
-            readings: smallvec![self.reading],
+            admitted: self.verdict.allows() || role == Role::Shadow,
+            readings: smallvec![self.reading()],
             at,
             source: self.source,
             clock_stepped: self.clock_stepped,
@@ -30,77 +38,112 @@ impl Decided {
     }
 }
 
+/// A state after it was judged, and whether it must be written.
+struct Judged {
+    state: State,
+    fresh_at: Nanos,
+    /// It was spent, or stood so far ahead of the clock that it had to be moved: unless that is
+    /// kept, the next request finds it just as far ahead.
+    changed: bool,
+}
+
 impl<C> MemoryStore<C> {
-    /// Charges `charge` if it fits, whatever its role.
-    pub(super) fn one(&self, charge: &Charge<'_>, now: Nanos) -> Decided {
+    /// Charges `charge` if it fits, whatever its role. `tell` looks at the state afterwards: figures
+    /// cost divisions, and not every caller wants them.
+    #[inline]
+    pub(super) fn one<T>(
+        &self,
+        charge: &Charge<'_>,
+        now: Nanos,
+        tell: impl Fn(&Limit, &State, Moment) -> T,
+    ) -> Decided<T> {
         let key = Key::of(charge.counter());
         let at = self.present(now);
         let mut shard = self.shards[key.shard()].lock();
         let Some(place) = shard.find(key) else {
-            return self.newcomer(&mut shard, key, charge, at);
+            return self.newcomer(&mut shard, key, charge, at, tell);
         };
         let was = shard.entry(place);
-        let mut state = self.read(&shard, &was, charge, at);
-        let decided = self.judge(charge, &mut state, now, Source::Exact);
-        if decided.reading.verdict.allows() {
+        let state = self.read(&shard, &was, charge, at);
+        let (decided, judged) = self.judge(charge, state, now, Source::Exact, tell);
+        if judged.changed {
             let write = Write {
                 key,
                 limit: &charge.limit,
-                state,
-                fresh_at: now.plus(decided.reading.figures.reset_after),
+                state: judged.state,
+                fresh_at: judged.fresh_at,
             };
             self.rewrite(&mut shard, place, &was, write, at.secs, &self.budget);
         }
         decided
     }
 
-    /// Spends if it fits. The state is worth writing only if it did.
+    /// Spends if it fits.
     #[inline]
-    fn judge(&self, charge: &Charge<'_>, state: &mut State, now: Nanos, source: Source) -> Decided {
+    fn judge<T>(
+        &self,
+        charge: &Charge<'_>,
+        mut state: State,
+        now: Nanos,
+        source: Source,
+        tell: impl Fn(&Limit, &State, Moment) -> T,
+    ) -> (Decided<T>, Judged) {
         let limit = &charge.limit;
-        let moment = limit.advance(state, now);
-        let verdict = limit.judge(state, moment, charge.cost);
+        let moment = limit.advance(&mut state, now);
+        let verdict = limit.judge(&state, moment, charge.cost);
+        let clock_stepped = moment.stepped_back();
         if verdict.allows() {
-            limit.spend(state, moment, charge.cost);
+            limit.spend(&mut state, moment, charge.cost);
         }
-        if moment.stepped_back() {
+        if clock_stepped {
             count(&self.tally.clock_steps);
         }
-        Decided {
-            reading: Reading {
-                verdict,
-                figures: limit.figures(state, moment),
-            },
+        let decided = Decided {
+            verdict,
+            told: tell(limit, &state, moment),
             source,
-            clock_stepped: moment.stepped_back(),
-        }
+            clock_stepped,
+        };
+        let judged = Judged {
+            fresh_at: limit.fresh_at(&state, moment),
+            state,
+            changed: verdict.allows() || clock_stepped,
+        };
+        (decided, judged)
     }
 
     /// The first charge of a subject, or the first since its counter expired and left.
     #[cold]
-    fn newcomer(&self, own: &mut Shard, key: Key, charge: &Charge<'_>, at: Present) -> Decided {
+    fn newcomer<T>(
+        &self,
+        own: &mut Shard,
+        key: Key,
+        charge: &Charge<'_>,
+        at: Present,
+        tell: impl Fn(&Limit, &State, Moment) -> T,
+    ) -> Decided<T> {
         let room = own.has_room(key, at.secs, &self.budget).is_ok();
         if room && !self.overflow.in_use() {
-            let mut state = charge.limit.fresh(at.now);
-            let decided = self.judge(charge, &mut state, at.now, Source::Exact);
-            self.add(own, key, charge, state, &decided, at);
+            let fresh = charge.limit.fresh(at.now);
+            let (decided, judged) = self.judge(charge, fresh, at.now, Source::Exact, tell);
+            self.add(own, key, charge, judged, at);
             return decided;
         }
         let places = Shared::of(charge);
         let mut shared = self.overflow.lock(places.shard);
-        let (seat, mut state) = self.shared_seat(&mut shared, places, charge, at);
+        let (seat, state) = self.shared_seat(&mut shared, places, charge, at);
         if room {
-            let decided = self.judge(charge, &mut state, at.now, Source::Exact);
-            self.add(own, key, charge, state, &decided, at);
+            let (decided, judged) = self.judge(charge, state, at.now, Source::Exact, tell);
+            self.add(own, key, charge, judged, at);
             return decided;
         }
-        let decided = self.judge(charge, &mut state, at.now, Source::Overflow);
-        if decided.reading.verdict.allows() {
+        let (decided, judged) = self.judge(charge, state, at.now, Source::Overflow, tell);
+        if judged.changed {
             let write = Write {
                 key: seat,
                 limit: &charge.limit,
-                state,
-                fresh_at: at.now.plus(decided.reading.figures.reset_after),
+                state: judged.state,
+                fresh_at: judged.fresh_at,
             };
             self.write(&mut shared, write, at.secs, &self.overflow.budget);
             self.overflow.used();
@@ -109,21 +152,13 @@ impl<C> MemoryStore<C> {
         decided
     }
 
-    fn add(
-        &self,
-        own: &mut Shard,
-        key: Key,
-        charge: &Charge<'_>,
-        state: State,
-        decided: &Decided,
-        at: Present,
-    ) {
-        if decided.reading.verdict.allows() {
+    fn add(&self, own: &mut Shard, key: Key, charge: &Charge<'_>, judged: Judged, at: Present) {
+        if judged.changed {
             let write = Write {
                 key,
                 limit: &charge.limit,
-                state,
-                fresh_at: at.now.plus(decided.reading.figures.reset_after),
+                state: judged.state,
+                fresh_at: judged.fresh_at,
             };
             self.write(own, write, at.secs, &self.budget);
         }
