@@ -1,6 +1,7 @@
 //! A single charge: what most requests are, decided under one lock and without allocating.
 
 use smallvec::smallvec;
+use tidegate_core::algorithms::State;
 use tidegate_core::store::{Charge, Outcome, Reading, Role, Source};
 use tidegate_core::units::Nanos;
 
@@ -9,7 +10,6 @@ use super::key::Key;
 use super::overflow::Shared;
 use super::shard::Shard;
 use super::{MemoryStore, count};
-use tidegate_core::algorithms::State;
 
 /// The decision on one charge.
 pub(super) struct Decided {
@@ -30,6 +30,24 @@ impl Decided {
     }
 }
 
+impl Decided {
+    /// What is to be written: nothing after a refusal.
+    fn write<'c>(
+        &self,
+        charge: &'c Charge<'_>,
+        key: Key,
+        state: State,
+        now: Nanos,
+    ) -> Option<Write<'c>> {
+        self.reading.verdict.allows().then(|| Write {
+            key,
+            limit: &charge.limit,
+            state,
+            fresh_at: now.plus(self.reading.figures.reset_after),
+        })
+    }
+}
+
 impl<C> MemoryStore<C> {
     /// Charges `charge` if it fits, whatever its role.
     pub(super) fn one(&self, charge: &Charge<'_>, now: Nanos) -> Decided {
@@ -42,13 +60,7 @@ impl<C> MemoryStore<C> {
         let was = shard.entry(place);
         let mut state = self.read(&shard, &was, charge, at);
         let decided = self.judge(charge, &mut state, now, Source::Exact);
-        if decided.reading.verdict.allows() {
-            let write = Write {
-                key,
-                limit: &charge.limit,
-                state,
-                fresh_at: now.plus(decided.reading.figures.reset_after),
-            };
+        if let Some(write) = decided.write(charge, key, state, now) {
             self.rewrite(&mut shard, place, &was, write, at.secs, &self.budget);
         }
         decided
@@ -81,77 +93,80 @@ impl<C> MemoryStore<C> {
     fn newcomer(&self, own: &mut Shard, key: Key, charge: &Charge<'_>, at: Present) -> Decided {
         let room = own.has_room(key, at.secs, &self.budget).is_ok();
         if room && !self.overflow.in_use() {
-            let mut state = charge.limit.fresh(at.now);
-            let decided = self.judge(charge, &mut state, at.now, Source::Exact);
-            self.add(own, key, charge, state, &decided, at);
+            let (decided, write) = self.first(charge, None, key, at);
+            if let Some(write) = write {
+                self.write(own, write, at.secs, &self.budget);
+            }
             return decided;
         }
         let places = Shared::of(charge);
         let mut shared = self.overflow.lock(places.shard);
-        let (seat, mut state) = self.shared_seat(&mut shared, places, charge, at);
-        if room {
-            let decided = self.judge(charge, &mut state, at.now, Source::Exact);
-            self.add(own, key, charge, state, &decided, at);
-            return decided;
+        let (seat, known) = self.shared_seat(&mut shared, places, charge, at);
+        let (decided, write) = if room {
+            self.first(charge, known, key, at)
+        } else {
+            let state = known.unwrap_or_else(|| charge.limit.fresh(at.now));
+            self.first(charge, Some(state), seat, at)
+        };
+        match write {
+            Some(write) if room => self.write(own, write, at.secs, &self.budget),
+            Some(write) => {
+                self.write(&mut shared, write, at.secs, &self.overflow.budget);
+                self.overflow.used();
+            }
+            None => {}
         }
-        let decided = self.judge(charge, &mut state, at.now, Source::Overflow);
-        if decided.reading.verdict.allows() {
-            let write = Write {
-                key: seat,
-                limit: &charge.limit,
-                state,
-                fresh_at: at.now.plus(decided.reading.figures.reset_after),
-            };
-            self.write(&mut shared, write, at.secs, &self.overflow.budget);
-            self.overflow.used();
+        if decided.source == Source::Overflow {
+            count(&self.tally.overflow);
         }
-        count(&self.tally.overflow);
         decided
     }
 
-    fn add(
+    /// Decides on a counter that is new, or on what a shared one says; and what to write for it.
+    fn first<'c>(
         &self,
-        own: &mut Shard,
+        charge: &'c Charge<'_>,
+        shared: Option<State>,
         key: Key,
-        charge: &Charge<'_>,
-        state: State,
-        decided: &Decided,
         at: Present,
-    ) {
-        if decided.reading.verdict.allows() {
-            let write = Write {
-                key,
-                limit: &charge.limit,
-                state,
-                fresh_at: at.now.plus(decided.reading.figures.reset_after),
-            };
-            self.write(own, write, at.secs, &self.budget);
-        }
+    ) -> (Decided, Option<Write<'c>>) {
+        let source = match shared {
+            Some(_) => Source::Overflow,
+            None => Source::Exact,
+        };
+        let mut state = shared.unwrap_or_else(|| charge.limit.fresh(at.now));
+        let decided = self.judge(charge, &mut state, at.now, source);
+        let write = decided.write(charge, key, state, at.now);
+        (decided, write)
     }
 
-    /// Which shared counter stands in for one of its own, and how it stands.
+    /// Which shared counter stands in for one of its own, and how it stands if there is one.
     pub(super) fn shared_seat(
         &self,
         shared: &mut Shard,
         places: Shared,
         charge: &Charge<'_>,
         at: Present,
-    ) -> (Key, State) {
+    ) -> (Key, Option<State>) {
         let found = |shard: &Shard, key| {
             let entry = shard.entry(shard.find(key)?);
-            Some(self.read(shard, &entry, charge, at))
+            let live = entry.expires > at.secs;
+            live.then(|| self.read(shard, &entry, charge, at))
         };
         if let Some(state) = found(shared, places.part) {
-            return (places.part, state);
+            return (places.part, Some(state));
         }
-        let state = found(shared, places.last_resort);
-        let state = state.unwrap_or_else(|| charge.limit.fresh(at.now));
-        let room = shared.has_room(places.part, at.secs, &self.overflow.budget);
-        let seat = if room.is_ok() {
+        let known = found(shared, places.last_resort);
+        let there = shared.find(places.part).is_some();
+        let room = there
+            || shared
+                .has_room(places.part, at.secs, &self.overflow.budget)
+                .is_ok();
+        let seat = if room {
             places.part
         } else {
             places.last_resort
         };
-        (seat, state)
+        (seat, known)
     }
 }
