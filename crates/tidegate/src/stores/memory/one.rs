@@ -47,6 +47,19 @@ struct Judged {
     changed: bool,
 }
 
+impl Judged {
+    /// What is to be written under `key`: nothing after a refusal.
+    #[inline]
+    fn write<'c>(self, charge: &'c Charge<'_>, key: Key) -> Option<Write<'c>> {
+        self.changed.then_some(Write {
+            key,
+            limit: &charge.limit,
+            state: self.state,
+            fresh_at: self.fresh_at,
+        })
+    }
+}
+
 impl<C> MemoryStore<C> {
     /// Charges `charge` if it fits, whatever its role. `tell` looks at the state afterwards: figures
     /// cost divisions, and not every caller wants them.
@@ -66,13 +79,7 @@ impl<C> MemoryStore<C> {
         let was = shard.entry(place);
         let state = self.read(&shard, &was, charge, at);
         let (decided, judged) = self.judge(charge, state, now, Source::Exact, tell);
-        if judged.changed {
-            let write = Write {
-                key,
-                limit: &charge.limit,
-                state: judged.state,
-                fresh_at: judged.fresh_at,
-            };
+        if let Some(write) = judged.write(charge, key) {
             self.rewrite(&mut shard, place, &was, write, at.secs, &self.budget);
         }
         decided
@@ -138,13 +145,7 @@ impl<C> MemoryStore<C> {
             return decided;
         }
         let (decided, judged) = self.judge(charge, state, at.now, Source::Overflow, tell);
-        if judged.changed {
-            let write = Write {
-                key: seat,
-                limit: &charge.limit,
-                state: judged.state,
-                fresh_at: judged.fresh_at,
-            };
+        if let Some(write) = judged.write(charge, seat) {
             self.write(&mut shared, write, at.secs, &self.overflow.budget);
             self.overflow.used();
         }
@@ -153,13 +154,7 @@ impl<C> MemoryStore<C> {
     }
 
     fn add(&self, own: &mut Shard, key: Key, charge: &Charge<'_>, judged: Judged, at: Present) {
-        if judged.changed {
-            let write = Write {
-                key,
-                limit: &charge.limit,
-                state: judged.state,
-                fresh_at: judged.fresh_at,
-            };
+        if let Some(write) = judged.write(charge, key) {
             self.write(own, write, at.secs, &self.budget);
         }
     }
