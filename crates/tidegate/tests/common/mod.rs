@@ -1,6 +1,9 @@
 //! A limiter on memory with a clock moved by hand, and requests written as `name=value` words.
 #![allow(dead_code, reason = "each test binary uses its own part")]
-#![allow(clippy::unwrap_used, reason = "clippy sees tests only inside test functions")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy sees tests only inside test functions"
+)]
 
 use std::sync::Arc;
 

@@ -253,7 +253,7 @@ pub async fn a_cost_above_the_capacity_fits_never(rig: &impl Rig) {
 pub async fn a_batch_is_decided_in_order(rig: &impl Rig) {
     let (counter, limit) = (Counter::new(), tokens(rig, 2));
     let sets = [1, 5, 1, 1].map(|cost| set([counter.enforce(&limit, cost)]));
-    let outcomes = rig.store().charge_each(&sets).await;
+    let outcomes = rig.store().charge_each(&sets.each_ref()).await;
     let admitted: Vec<bool> = outcomes
         .into_iter()
         .map(|outcome| outcome.expect("a store that answers").admitted)

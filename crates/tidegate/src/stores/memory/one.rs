@@ -131,57 +131,80 @@ impl<C> MemoryStore<C> {
     ) -> Decided<T> {
         let room = own.has_room(key, at.secs, &self.budget).is_ok();
         if room && !self.overflow.in_use() {
-            let fresh = charge.limit.fresh(at.now);
-            let (decided, judged) = self.judge(charge, fresh, at.now, Source::Exact, tell);
-            self.add(own, key, charge, judged, at);
+            let (decided, write) = self.first(charge, None, key, at, tell);
+            if let Some(write) = write {
+                self.write(own, write, at.secs, &self.budget);
+            }
             return decided;
         }
         let places = Shared::of(charge);
         let mut shared = self.overflow.lock(places.shard);
-        let (seat, state) = self.shared_seat(&mut shared, places, charge, at);
-        if room {
-            let (decided, judged) = self.judge(charge, state, at.now, Source::Exact, tell);
-            self.add(own, key, charge, judged, at);
-            return decided;
+        let (seat, known) = self.shared_seat(&mut shared, places, charge, at);
+        let (decided, write) = if room {
+            self.first(charge, known, key, at, tell)
+        } else {
+            let state = known.unwrap_or_else(|| charge.limit.fresh(at.now));
+            self.first(charge, Some(state), seat, at, tell)
+        };
+        match write {
+            Some(write) if room => self.write(own, write, at.secs, &self.budget),
+            Some(write) => {
+                self.write(&mut shared, write, at.secs, &self.overflow.budget);
+                self.overflow.used();
+            }
+            None => {}
         }
-        let (decided, judged) = self.judge(charge, state, at.now, Source::Overflow, tell);
-        if let Some(write) = judged.write(charge, seat) {
-            self.write(&mut shared, write, at.secs, &self.overflow.budget);
-            self.overflow.used();
+        if decided.source == Source::Overflow {
+            count(&self.tally.overflow);
         }
-        count(&self.tally.overflow);
         decided
     }
 
-    fn add(&self, own: &mut Shard, key: Key, charge: &Charge<'_>, judged: Judged, at: Present) {
-        if let Some(write) = judged.write(charge, key) {
-            self.write(own, write, at.secs, &self.budget);
-        }
+    /// Decides on a counter that is new, or on what a shared one says; and what to write for it.
+    fn first<'c, T>(
+        &self,
+        charge: &'c Charge<'_>,
+        shared: Option<State>,
+        key: Key,
+        at: Present,
+        tell: impl Fn(&Limit, &State, Moment) -> T,
+    ) -> (Decided<T>, Option<Write<'c>>) {
+        let source = match shared {
+            Some(_) => Source::Overflow,
+            None => Source::Exact,
+        };
+        let state = shared.unwrap_or_else(|| charge.limit.fresh(at.now));
+        let (decided, judged) = self.judge(charge, state, at.now, source, tell);
+        (decided, judged.write(charge, key))
     }
 
-    /// Which shared counter stands in for one of its own, and how it stands.
+    /// Which shared counter stands in for one of its own, and how it stands if there is one.
     pub(super) fn shared_seat(
         &self,
         shared: &mut Shard,
         places: Shared,
         charge: &Charge<'_>,
         at: Present,
-    ) -> (Key, State) {
+    ) -> (Key, Option<State>) {
         let found = |shard: &Shard, key| {
             let entry = shard.entry(shard.find(key)?);
-            Some(self.read(shard, &entry, charge, at))
+            let live = entry.expires > at.secs;
+            live.then(|| self.read(shard, &entry, charge, at))
         };
         if let Some(state) = found(shared, places.part) {
-            return (places.part, state);
+            return (places.part, Some(state));
         }
-        let state = found(shared, places.last_resort);
-        let state = state.unwrap_or_else(|| charge.limit.fresh(at.now));
-        let room = shared.has_room(places.part, at.secs, &self.overflow.budget);
-        let seat = if room.is_ok() {
+        let known = found(shared, places.last_resort);
+        let there = shared.find(places.part).is_some();
+        let room = there
+            || shared
+                .has_room(places.part, at.secs, &self.overflow.budget)
+                .is_ok();
+        let seat = if room {
             places.part
         } else {
             places.last_resort
         };
-        (seat, state)
+        (seat, known)
     }
 }
