@@ -221,7 +221,7 @@ impl<S> View<'_, S> {
         &self.policy
     }
 
-    /// What every rule has to say about a request. Nothing is charged.
+    /// Which rules apply to a request and why the others do not. Charges nothing.
     pub fn explain(&self, request: Request<'_>) -> Explanation {
         self.policy.rules.explain(&self.identified(request))
     }

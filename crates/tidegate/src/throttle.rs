@@ -80,13 +80,13 @@ impl<C: Clock> Throttle<C> {
 
     /// Spends one unit of `key`'s budget if there is one.
     pub fn check(&self, key: &str) -> Verdict {
-        self.check_at(key, Cost::ONE, self.store.clock().now())
-            .verdict
+        self.check_at(key, self.store.clock().now())
     }
 
     /// Spends `cost` of `key`'s budget if there is as much, and says what is left.
     pub fn spend(&self, key: &str, cost: Cost) -> Reading {
-        self.check_at(key, cost, self.store.clock().now())
+        let now = self.store.clock().now();
+        self.store.charge_one_at(&self.charge(key, cost), now).0
     }
 
     /// Decides one request for each key, in order, with a single reading of the clock.
@@ -95,21 +95,23 @@ impl<C: Clock> Throttle<C> {
         keys: impl IntoIterator<Item = &'k str>,
     ) -> impl Iterator<Item = Verdict> {
         let now = self.store.clock().now();
-        keys.into_iter()
-            .map(move |key| self.check_at(key, Cost::ONE, now).verdict)
+        keys.into_iter().map(move |key| self.check_at(key, now))
     }
 
-    fn check_at(&self, key: &str, cost: Cost, now: Nanos) -> Reading {
-        let mut hasher = self.key.subject("");
-        hasher.part(key.as_bytes());
-        let charge = Charge {
-            subject: hasher.finish(),
+    #[inline]
+    fn check_at(&self, key: &str, now: Nanos) -> Verdict {
+        self.store.verdict_one_at(&self.charge(key, Cost::ONE), now)
+    }
+
+    #[inline]
+    fn charge(&self, key: &str, cost: Cost) -> Charge<'_> {
+        Charge {
+            subject: self.key.only(key.as_bytes()),
             rule: &self.name,
             rate: 0,
             limit: Cow::Borrowed(&self.limit),
             cost,
             role: Role::Enforce,
-        };
-        self.store.charge_one_at(&charge, now).0
+        }
     }
 }

@@ -69,16 +69,19 @@ impl Bucket {
         self.queue.is_some()
     }
 
+    #[inline]
     fn capacity(&self) -> u64 {
         self.tokens * self.per_token
     }
 
     /// The tick at which `units` will have drained from a level true at `last`.
+    #[inline]
     fn drained_at(&self, last: u64, units: u64) -> u64 {
         last.saturating_add(units.div_ceil(self.per_tick))
     }
 
     /// How far past the longest permitted delay the queue before a newcomer reaches.
+    #[inline]
     fn lateness(&self, state: &BucketState) -> u64 {
         let Some(queue) = self.queue else { return 0 };
         let delay = state.level.div_ceil(self.per_tick);
@@ -89,6 +92,7 @@ impl Bucket {
 impl Meter for Bucket {
     type State = BucketState;
 
+    #[inline]
     fn capacity(&self) -> u64 {
         self.tokens
     }
@@ -100,6 +104,7 @@ impl Meter for Bucket {
         }
     }
 
+    #[inline]
     fn advance(&self, state: &mut BucketState, tick: u64, patience: u64) -> Settled {
         if tick < state.last {
             if state.last - tick <= patience {
@@ -115,6 +120,7 @@ impl Meter for Bucket {
         Settled::at(tick)
     }
 
+    #[inline]
     fn wait(&self, state: &BucketState, _tick: u64, cost: Cost) -> Wait {
         if cost.get() > self.tokens {
             return Wait::Never;
@@ -134,6 +140,7 @@ impl Meter for Bucket {
         }
     }
 
+    #[inline]
     fn remaining(&self, state: &BucketState, _tick: u64) -> u64 {
         if self.lateness(state) > 0 {
             return 0;
@@ -141,10 +148,12 @@ impl Meter for Bucket {
         self.capacity().saturating_sub(state.level) / self.per_token
     }
 
+    #[inline]
     fn fresh_at(&self, state: &BucketState, _tick: u64) -> u64 {
         self.drained_at(state.last, state.level)
     }
 
+    #[inline]
     fn spend(&self, state: &mut BucketState, _tick: u64, units: u64) {
         let added = units.saturating_mul(self.per_token);
         state.level = state.level.saturating_add(added).min(2 * self.capacity());

@@ -50,6 +50,7 @@ impl FixedWindow {
 impl Meter for FixedWindow {
     type State = FixedState;
 
+    #[inline]
     fn capacity(&self) -> u64 {
         self.limit
     }
@@ -62,6 +63,7 @@ impl Meter for FixedWindow {
         }
     }
 
+    #[inline]
     fn advance(&self, state: &mut FixedState, tick: u64, patience: u64) -> Settled {
         let (start, end) = self.frame.bounds(tick);
         if state.end == end && state.next == 0 {
@@ -87,6 +89,7 @@ impl Meter for FixedWindow {
         Settled::at(tick)
     }
 
+    #[inline]
     fn wait(&self, state: &FixedState, _tick: u64, cost: Cost) -> Wait {
         if cost.get() > self.limit {
             Wait::Never
@@ -99,10 +102,12 @@ impl Meter for FixedWindow {
         }
     }
 
+    #[inline]
     fn remaining(&self, state: &FixedState, _tick: u64) -> u64 {
         self.limit.saturating_sub(u64::from(state.count))
     }
 
+    #[inline]
     fn fresh_at(&self, state: &FixedState, tick: u64) -> u64 {
         match (state.count, state.next) {
             (0, 0) => tick,
@@ -111,6 +116,7 @@ impl Meter for FixedWindow {
         }
     }
 
+    #[inline]
     fn spend(&self, state: &mut FixedState, tick: u64, units: u64) {
         state.count = self.add(state.count, units);
         if self.guarded(state.end, tick) {

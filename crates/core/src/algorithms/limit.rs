@@ -285,6 +285,7 @@ impl Limit {
     }
 
     /// Tells whether a stored state was made with these very parameters. Never zero.
+    #[inline]
     pub fn tag(&self) -> u32 {
         self.tag
     }
@@ -296,6 +297,7 @@ impl Limit {
     }
 
     /// How it is counted.
+    #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
@@ -381,6 +383,7 @@ impl Limit {
     }
 
     /// A subject never seen.
+    #[inline]
     pub fn fresh(&self, now: Nanos) -> State {
         let tick = self.tick.floor(now);
         match &self.shape {
@@ -393,6 +396,7 @@ impl Limit {
     }
 
     /// Lets time pass for a state, up to `now`.
+    #[inline]
     pub fn advance(&self, state: &mut State, now: Nanos) -> Moment {
         let (tick, patience) = (self.tick.floor(now), self.tick.floor(PATIENCE));
         let settled = with!(self, state, |meter, inner| meter
@@ -401,6 +405,7 @@ impl Limit {
     }
 
     /// Whether `cost` fits.
+    #[inline]
     pub fn judge(&self, state: &State, at: Moment, cost: Cost) -> Verdict {
         let tick = at.settled.tick;
         match with!(self, state, |meter, inner| meter.wait(inner, tick, cost)) {
@@ -417,6 +422,7 @@ impl Limit {
         }
     }
 
+    #[inline]
     fn until(&self, at: Moment, tick: u64) -> Nanos {
         self.tick.start(tick).since(at.now)
     }
@@ -430,6 +436,7 @@ impl Limit {
 
     /// Charges `cost` whether it fits or not. Call it only after [`Limit::judge`] allowed, or to
     /// force a debt.
+    #[inline]
     pub fn spend(&self, state: &mut State, at: Moment, cost: Cost) {
         let (tick, units) = (at.settled.tick, cost.get());
         with!(self, state, |meter, inner| meter.spend(inner, tick, units));
@@ -447,12 +454,14 @@ impl Limit {
     }
 
     /// The largest cost that would fit.
+    #[inline]
     pub fn remaining(&self, state: &State, at: Moment) -> u64 {
         let tick = at.settled.tick;
         with!(self, state, |meter, inner| meter.remaining(inner, tick))
     }
 
     /// What a client may be told.
+    #[inline]
     pub fn figures(&self, state: &State, at: Moment) -> Figures {
         let remaining = self.remaining(state, at);
         let more = Cost::new(remaining.saturating_add(1)).map(|cost| self.judge(state, at, cost));
@@ -470,6 +479,7 @@ impl Limit {
     }
 
     /// The instant from which the state cannot be told from a fresh one, and may be forgotten.
+    #[inline]
     pub fn fresh_at(&self, state: &State, at: Moment) -> Nanos {
         let tick = at.settled.tick;
         let fresh = with!(self, state, |meter, inner| meter.fresh_at(inner, tick));

@@ -52,6 +52,7 @@ impl SlidingWindow {
 impl Meter for SlidingWindow {
     type State = SlidingState;
 
+    #[inline]
     fn capacity(&self) -> u64 {
         self.limit
     }
@@ -64,6 +65,7 @@ impl Meter for SlidingWindow {
         }
     }
 
+    #[inline]
     fn advance(&self, state: &mut SlidingState, tick: u64, patience: u64) -> Settled {
         let index = tick / self.width;
         if index < state.index {
@@ -83,6 +85,7 @@ impl Meter for SlidingWindow {
         Settled::at(tick)
     }
 
+    #[inline]
     fn wait(&self, state: &SlidingState, tick: u64, cost: Cost) -> Wait {
         let (limit, width, cost) = (self.limit, self.width, cost.get());
         if cost > limit {
@@ -103,10 +106,12 @@ impl Meter for SlidingWindow {
         }
     }
 
+    #[inline]
     fn remaining(&self, state: &SlidingState, tick: u64) -> u64 {
         self.limit.saturating_sub(self.used(state, tick))
     }
 
+    #[inline]
     fn fresh_at(&self, state: &SlidingState, tick: u64) -> u64 {
         match (state.current, state.previous) {
             (0, 0) => tick,
@@ -115,6 +120,7 @@ impl Meter for SlidingWindow {
         }
     }
 
+    #[inline]
     fn spend(&self, state: &mut SlidingState, _tick: u64, units: u64) {
         state.current = self.add(state.current, units);
     }

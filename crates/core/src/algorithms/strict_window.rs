@@ -60,6 +60,7 @@ impl StrictWindow {
 impl Meter for StrictWindow {
     type State = StrictState;
 
+    #[inline]
     fn capacity(&self) -> u64 {
         self.limit
     }
@@ -71,6 +72,7 @@ impl Meter for StrictWindow {
         }
     }
 
+    #[inline]
     fn advance(&self, state: &mut StrictState, tick: u64, patience: u64) -> Settled {
         let index = tick / self.part;
         if index < state.index {
@@ -88,6 +90,7 @@ impl Meter for StrictWindow {
         Settled::at(tick)
     }
 
+    #[inline]
     fn wait(&self, state: &StrictState, _tick: u64, cost: Cost) -> Wait {
         if cost.get() > self.limit {
             return Wait::Never;
@@ -109,10 +112,12 @@ impl Meter for StrictWindow {
         Wait::Until(self.start_of(state, waited))
     }
 
+    #[inline]
     fn remaining(&self, state: &StrictState, tick: u64) -> u64 {
         self.limit.saturating_sub(self.used(state, tick))
     }
 
+    #[inline]
     fn fresh_at(&self, state: &StrictState, tick: u64) -> u64 {
         match state.counts.iter().position(|count| *count > 0) {
             Some(age) => self.start_of(state, PARTS + 1 - age as u64),
@@ -120,6 +125,7 @@ impl Meter for StrictWindow {
         }
     }
 
+    #[inline]
     fn spend(&self, state: &mut StrictState, _tick: u64, units: u64) {
         state.counts[0] = self.add(state.counts[0], units);
     }

@@ -121,11 +121,18 @@ impl Texts {
         }
     }
 
+    /// A few texts are compared one by one, which looks at lengths first.
+    const FEW: usize = 8;
+
     pub(crate) fn hold(&self, text: &str) -> bool {
-        self.literals
-            .binary_search_by(|known| (**known).cmp(text))
-            .is_ok()
-            || self.globs.iter().any(|glob| glob.matches(text))
+        let literally = if self.literals.len() <= Self::FEW {
+            self.literals.iter().any(|known| **known == *text)
+        } else {
+            self.literals
+                .binary_search_by(|known| (**known).cmp(text))
+                .is_ok()
+        };
+        literally || self.globs.iter().any(|glob| glob.matches(text))
     }
 }
 

@@ -5,10 +5,10 @@
 //! names matter.
 
 use super::calendar::Calendar;
+use super::choices::{algorithm, on_store_failure};
 use super::fault::{Place, shown};
 use super::model::OnStoreFailure;
 use super::net_text::parse_net;
-use super::rule_reader::{algorithm, on_store_failure};
 use super::set::Identity;
 use super::slots::{Report, Slots, slots};
 use super::yaml::{Kind, Node};

@@ -5,6 +5,7 @@
 //! clock, knows a store, or decides a request; the language is described in `docs/rules.md`.
 
 mod calendar;
+mod choices;
 mod compile;
 mod condition;
 mod explain;

@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::choices::{
+    FLAGS, IF_MISSING, MODES, algorithm, choice, on_store_failure, span, unknown,
+};
 use super::fault::shown;
 use super::head::Defaults;
 use super::match_reader::{MatchReader, attribute_name};
-use super::model::{By, IfMissing, Mode, OnStoreFailure, Rule};
+use super::model::{By, Rule};
 use super::rate::Manner;
 use super::rates_reader::RatesReader;
-use super::slots::{Report, Slots, nearest, slots};
-use super::span::parse_span;
+use super::slots::{Report, Slots, slots};
 use super::yaml::{Kind, Node};
 use crate::algorithms::Algorithm;
 use crate::subject::RuleName;
-use crate::units::Nanos;
 
 slots!(
     /// The fields of a rule, no others.
@@ -300,81 +301,6 @@ fn replaces<'d>(
         .map(|node| report.texts("replaces", node, "names of rules"));
     let named = named.unwrap_or_default().into_iter();
     named.map(move |(name, line)| Replaces { rule, name, line })
-}
-
-pub(crate) fn algorithm(node: Node<'_>, report: &mut Report<'_>) -> Option<Algorithm> {
-    let text = report.text("algorithm", node, "the name of an algorithm")?;
-    let found = Algorithm::from_name(text);
-    if found.is_none() {
-        let known = Algorithm::ALL.map(Algorithm::name);
-        report.fault(node.line(), unknown("algorithm", text, &known));
-    }
-    found
-}
-
-pub(crate) fn on_store_failure(node: Node<'_>, report: &mut Report<'_>) -> Option<OnStoreFailure> {
-    Some(choice(&Some(node), "on_store_failure", &FAILURES, report))
-}
-
-const FLAGS: [(&str, bool); 2] = [("false", false), ("true", true)];
-const MODES: [(&str, Mode); 3] = [
-    ("enforce", Mode::Enforce),
-    ("shadow", Mode::Shadow),
-    ("off", Mode::Off),
-];
-const IF_MISSING: [(&str, IfMissing); 2] = [
-    ("substitute", IfMissing::Substitute),
-    ("skip", IfMissing::Skip),
-];
-const FAILURES: [(&str, OnStoreFailure); 3] = [
-    ("local", OnStoreFailure::Local),
-    ("allow", OnStoreFailure::Allow),
-    ("deny", OnStoreFailure::Deny),
-];
-
-/// One of the known values; the usual one where nothing is said.
-fn choice<T: Copy + Default>(
-    node: &Option<Node<'_>>,
-    field: &str,
-    known: &[(&str, T)],
-    report: &mut Report<'_>,
-) -> T {
-    let Some(node) = node else {
-        return T::default();
-    };
-    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-    let Some(text) = report.text(field, *node, &names.join(" or ")) else {
-        return T::default();
-    };
-    match known.iter().find(|(name, _)| *name == text) {
-        Some((_, value)) => *value,
-        None => {
-            report.fault(node.line(), unknown(field, text, &names));
-            T::default()
-        }
-    }
-}
-
-fn unknown(field: &str, text: &str, known: &[&str]) -> String {
-    let found = format!("has {field} {}, which is unknown", shown(text));
-    match nearest(text, known) {
-        Some(near) => format!("{found}; write `{near}`?"),
-        None => format!("{found}; write one of {}", known.join(", ")),
-    }
-}
-
-fn span(node: &Option<Node<'_>>, field: &str, report: &mut Report<'_>) -> Option<Nanos> {
-    let node = (*node)?;
-    let text = report.text(field, node, "a duration such as 250ms")?;
-    let span = parse_span(text);
-    if span.is_err() {
-        let message = format!(
-            "has {field} {}, which is no duration above 0; write 250ms, 5s or 2m, for example",
-            shown(text)
-        );
-        report.fault(node.line(), message);
-    }
-    span.ok()
 }
 
 fn read_by(node: Node<'_>, report: &mut Report<'_>) -> By {

@@ -32,20 +32,30 @@ pub(crate) struct Unreadable {
 /// A text, read.
 #[derive(Debug, Default)]
 pub(crate) struct Document<'a> {
-    nodes: Vec<Raw<'a>>,
+    source: &'a str,
+    nodes: Vec<Raw>,
+    /// Texts that do not stand in the source as they are: escaped or folded.
+    owned: Vec<Box<str>>,
 }
 
-#[derive(Debug)]
-struct Raw<'a> {
+/// Sixteen bytes: a large file has more than a million of them.
+#[derive(Clone, Copy, Debug)]
+struct Raw {
     line: u32,
-    kind: RawKind<'a>,
+    kind: RawKind,
 }
 
-#[derive(Debug)]
-enum RawKind<'a> {
-    Text {
-        text: Cow<'a, str>,
-        plain: bool,
+#[derive(Clone, Copy, Debug)]
+enum RawKind {
+    Nothing,
+    /// A part of the source.
+    Part {
+        start: u32,
+        length: u32,
+    },
+    /// A text of its own.
+    Owned {
+        at: u32,
     },
     /// The children follow, up to `end`; of a mapping, keys and values take turns.
     List {
@@ -87,20 +97,13 @@ impl<'d> Node<'d> {
     }
 
     pub(crate) fn kind(self) -> Kind<'d> {
-        match &self.document.nodes[self.at as usize].kind {
-            RawKind::Text { text, plain: true } if matches!(&**text, "" | "~" | "null") => {
-                Kind::Nothing
-            }
-            RawKind::Text { text, .. } => Kind::Text(text),
-            RawKind::List { end } => Kind::List(self.children(*end)),
-            RawKind::Map { end } => Kind::Map(Pairs(self.children(*end))),
-            RawKind::Same { target } => {
-                let target = Node {
-                    at: *target,
-                    ..self
-                };
-                target.kind()
-            }
+        match self.document.nodes[self.at as usize].kind {
+            RawKind::Nothing => Kind::Nothing,
+            RawKind::Part { start, length } => Kind::Text(self.document.part(start, length)),
+            RawKind::Owned { at } => Kind::Text(&self.document.owned[at as usize]),
+            RawKind::List { end } => Kind::List(self.children(end)),
+            RawKind::Map { end } => Kind::Map(Pairs(self.children(end))),
+            RawKind::Same { target } => Node { at: target, ..self }.kind(),
         }
     }
 
@@ -168,7 +171,10 @@ impl<'a> Document<'a> {
         if text.len() > MOST_BYTES {
             return Err(yaml_words::too_long());
         }
-        let mut reader = Reader::default();
+        let mut reader = Reader {
+            source: text,
+            ..Reader::default()
+        };
         reader.nodes.reserve(text.len() / USUAL_BYTES_PER_NODE);
         let options = granit_parser::options! {
             flow_nesting_limit: MOST_DEPTH,
@@ -180,12 +186,19 @@ impl<'a> Document<'a> {
             reader.take(event, &span)?;
         }
         Ok(Document {
+            source: text,
             nodes: reader.nodes,
+            owned: reader.owned,
         })
     }
 
     pub(crate) fn root(&self) -> Option<Node<'_>> {
         (!self.nodes.is_empty()).then(|| self.node(0))
+    }
+
+    fn part(&self, start: u32, length: u32) -> &str {
+        let (start, length) = (start as usize, length as usize);
+        self.source.get(start..start + length).unwrap_or("")
     }
 
     fn node(&self, at: u32) -> Node<'_> {
@@ -200,7 +213,9 @@ impl<'a> Document<'a> {
 /// Collects events into nodes.
 #[derive(Default)]
 struct Reader<'a> {
-    nodes: Vec<Raw<'a>>,
+    source: &'a str,
+    nodes: Vec<Raw>,
+    owned: Vec<Box<str>>,
     /// The collections that are open.
     open: Vec<Open>,
     anchors: FxHashMap<usize, Anchor>,
@@ -236,8 +251,8 @@ impl<'a> Reader<'a> {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 tagged(&tag)?;
-                let plain = style == ScalarStyle::Plain;
-                let at = self.push(line, RawKind::Text { text, plain }, 1)?;
+                let kind = self.scalar(text, style == ScalarStyle::Plain);
+                let at = self.push(line, kind, 1)?;
                 self.anchors
                     .extend((anchor > 0).then_some((anchor, Anchor { at, expanded: 1 })));
             }
@@ -263,7 +278,34 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn push(&mut self, line: u32, kind: RawKind<'a>, weight: u32) -> Result<u32, Unreadable> {
+    /// Where a text stands in the source, or a copy of it.
+    fn scalar(&mut self, text: Cow<'a, str>, plain: bool) -> RawKind {
+        if plain && matches!(&*text, "" | "~" | "null") {
+            return RawKind::Nothing;
+        }
+        let start = match &text {
+            Cow::Borrowed(part) => self.offset(part),
+            Cow::Owned(_) => None,
+        };
+        if let (Some(start), Ok(length)) = (start, u32::try_from(text.len())) {
+            return RawKind::Part { start, length };
+        }
+        let at = self.owned.len() as u32; // fewer than nodes
+        self.owned.push(text.into());
+        RawKind::Owned { at }
+    }
+
+    /// Where `part` begins in the source, if it is a part of it.
+    fn offset(&self, part: &str) -> Option<u32> {
+        let start = part
+            .as_ptr()
+            .addr()
+            .checked_sub(self.source.as_ptr().addr())?;
+        let same = self.source.get(start..start + part.len())? == part;
+        u32::try_from(start).ok().filter(|_| same)
+    }
+
+    fn push(&mut self, line: u32, kind: RawKind, weight: u32) -> Result<u32, Unreadable> {
         self.expanded = self.expanded.saturating_add(weight);
         if self.expanded > MOST_NODES {
             return Err(yaml_words::too_many(line, weight > 1));
@@ -273,7 +315,7 @@ impl<'a> Reader<'a> {
         Ok(at)
     }
 
-    fn begin(&mut self, line: u32, kind: RawKind<'a>, anchor: usize) -> Result<(), Unreadable> {
+    fn begin(&mut self, line: u32, kind: RawKind, anchor: usize) -> Result<(), Unreadable> {
         let expanded_before = self.expanded;
         let at = self.push(line, kind, 1)?;
         self.open.push(Open {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_core::algorithms::{
     Algorithm, Limit, MOST_ENTRIES, Precision, Spec, State, Unfit, Verdict, Window,
 };
-use tidegate_core::units::Nanos;
+use tidegate_core::units::{Nanos, Tick};
 
 use crate::case::Case;
 use crate::rng::{Rng, for_each_seed};
@@ -125,6 +125,18 @@ fn a_rate_that_cannot_be_exact_is_refused() {
     check(&fine, Precision::Script, Unfit::Inexact);
     let huge = Spec::new(Algorithm::TokenBucket, 1, Nanos::MAX).burst(u64::MAX);
     check(&huge, Precision::Memory, Unfit::Inexact);
+}
+
+/// A million a day is one per 86.4 ms: in lowest terms it needs no coarser tick.
+#[test]
+fn a_rate_is_read_in_lowest_terms() {
+    let tick = |count| {
+        let day = Nanos::from_secs(86_400);
+        let spec = Spec::new(Algorithm::TokenBucket, count, day).burst(1_000_000);
+        Limit::compile(&spec, Precision::Script).map(|limit| limit.tick())
+    };
+    assert_eq!(tick(1_000_000), Ok(Tick::Micro));
+    assert_eq!(tick(999_983), Ok(Tick::Milli));
 }
 
 /// A caller may be less patient than the rule, never more.

@@ -104,7 +104,6 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
             service: Arc::clone(&service),
             live: Arc::clone(&live),
             guard,
-            memory_cap: settings.memory_cap.0,
         };
         let bounds = Bounds {
             connections: ADMIN_CONNECTIONS,

@@ -1,5 +1,9 @@
 //! A limiter on memory with a clock moved by hand, and requests written as `name=value` words.
 #![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy sees tests only inside test functions"
+)]
 
 use std::sync::Arc;
 
@@ -13,14 +17,14 @@ use tidegate::units::{Cost, Nanos};
 use tidegate::{Limiter, Policy, Retry, Secret, Standing};
 
 /// An hour that begins every window there is: 2026-01-05 00:00 UTC, a Monday.
-pub const START: Nanos = Nanos::from_secs(1_767_571_200);
+pub(crate) const START: Nanos = Nanos::from_secs(1_767_571_200);
 
-pub struct Bench {
-    pub limiter: Limiter<MemoryStore<Arc<ManualClock>>>,
+pub(crate) struct Bench {
+    pub(crate) limiter: Limiter<MemoryStore<Arc<ManualClock>>>,
     clock: Arc<ManualClock>,
 }
 
-pub fn rules(text: &str) -> RuleSet {
+pub(crate) fn rules(text: &str) -> RuleSet {
     let file = SourceFile {
         name: "test.yaml",
         text,
@@ -29,7 +33,7 @@ pub fn rules(text: &str) -> RuleSet {
 }
 
 /// `user=a path=/x cost=3 tokens:1500 key=k1 patience=0`
-pub fn request(words: &str) -> Request<'_> {
+pub(crate) fn request(words: &str) -> Request<'_> {
     let mut request = Request::default();
     for word in words.split_whitespace() {
         if let Some((unit, cost)) = word.split_once(':')
@@ -57,7 +61,7 @@ pub fn request(words: &str) -> Request<'_> {
 }
 
 impl Bench {
-    pub fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let clock = Arc::new(ManualClock::at(START));
         let store = MemoryStore::new(Arc::clone(&clock));
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
@@ -65,21 +69,21 @@ impl Bench {
         Bench { limiter, clock }
     }
 
-    pub fn in_shadow(text: &str) -> Self {
+    pub(crate) fn in_shadow(text: &str) -> Self {
         let Bench { limiter, clock } = Bench::new(text);
         let limiter = limiter.in_shadow();
         Bench { limiter, clock }
     }
 
-    pub fn advance(&self, nanos: u64) {
+    pub(crate) fn advance(&self, nanos: u64) {
         self.clock.advance(Nanos::new(nanos));
     }
 
-    pub fn reload(&self, text: &str) {
+    pub(crate) fn reload(&self, text: &str) {
         self.replace(Policy::of(rules(text)));
     }
 
-    pub fn replace(&self, policy: Policy) {
+    pub(crate) fn replace(&self, policy: Policy) {
         let replaced = self
             .limiter
             .policy()
@@ -87,14 +91,14 @@ impl Bench {
         replaced.unwrap();
     }
 
-    pub fn decide(&self, request: Request<'_>) -> Decision {
+    pub(crate) fn decide(&self, request: Request<'_>) -> Decision {
         self.limiter.check_now(request)
     }
 
     /// One decision against what it should be: `allow`, `delay 1s`, `deny rule 30s`, `deny rule`,
     /// `never rule`, `block`.
     #[track_caller]
-    pub fn check(&self, words: &str, want: &str) {
+    pub(crate) fn check(&self, words: &str, want: &str) {
         let decision = self.decide(request(words));
         let rule = || decision.binding().unwrap().rule.name().to_string();
         let found = match decision.fate() {
@@ -109,27 +113,27 @@ impl Bench {
     }
 
     #[track_caller]
-    pub fn refused(&self, words: &str) -> Nanos {
+    pub(crate) fn refused(&self, words: &str) -> Nanos {
         match self.decide(request(words)).fate() {
             Fate::Deny(Retry::After(wait)) => wait,
             other => panic!("{words}: {other:?}"),
         }
     }
 
-    pub fn peek(&self, words: &str) -> Decision {
+    pub(crate) fn peek(&self, words: &str) -> Decision {
         ready(self.limiter.peek(request(words))).unwrap()
     }
 
-    pub fn refund(&self, receipt: &str) -> Refunded {
+    pub(crate) fn refund(&self, receipt: &str) -> Refunded {
         ready(self.limiter.refund(receipt)).unwrap()
     }
 
-    pub fn standing(&self, words: &str) -> Vec<Standing> {
+    pub(crate) fn standing(&self, words: &str) -> Vec<Standing> {
         ready(self.limiter.view().inspect(request(words))).unwrap()
     }
 
     /// What the client has used of one rule.
-    pub fn used(&self, words: &str, rule: &str) -> u64 {
+    pub(crate) fn used(&self, words: &str, rule: &str) -> u64 {
         let standings = self.standing(words);
         let of_rule = standings.into_iter().find(|found| found.rule == rule);
         let inspection = of_rule.and_then(|found| found.inspection);
@@ -138,7 +142,7 @@ impl Bench {
 }
 
 /// The answer of a future that never waits, as all of memory's are.
-pub fn ready<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
         std::task::Poll::Ready(answer) => answer,

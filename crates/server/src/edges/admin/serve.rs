@@ -29,7 +29,6 @@ pub(crate) struct Admin {
     pub(crate) service: Arc<Service>,
     pub(crate) live: Arc<Live>,
     pub(crate) guard: Guard,
-    pub(crate) memory_cap: u64,
 }
 
 impl Handler for Admin {
@@ -97,7 +96,7 @@ impl Admin {
         let facts = StoreFacts {
             keys: stats.keys,
             bytes: stats.bytes,
-            cap_bytes: self.memory_cap,
+            cap_bytes: stats.cap,
             overflowed: stats.overflow,
             swept: stats.swept,
             converted: stats.converted,

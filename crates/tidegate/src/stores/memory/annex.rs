@@ -35,6 +35,7 @@ pub(super) struct Annex {
 
 impl Annex {
     /// The state of an entry. Not for refunds and slots, which have none.
+    #[inline]
     pub(super) fn state(&self, entry: &Entry) -> State {
         let [first, second] = entry.words;
         let (high, low) = ((second >> 32) as u32, second as u32);
@@ -77,6 +78,7 @@ impl Annex {
 
     /// The words of `state` for an entry that is new, or was `was`, whose room elsewhere is used
     /// again or freed.
+    #[inline]
     pub(super) fn words(&mut self, was: Option<&Entry>, state: State, budget: &Budget) -> [u64; 2] {
         let same_kind = |kind| was.filter(|was| was.kind == kind);
         match state {
@@ -110,6 +112,7 @@ impl Annex {
         }
     }
 
+    #[inline]
     fn release_other(&mut self, was: Option<&Entry>, budget: &Budget) {
         if let Some(was) = was {
             self.release(was, budget);
@@ -117,6 +120,7 @@ impl Annex {
     }
 
     /// Frees what an entry keeps here.
+    #[inline]
     pub(super) fn release(&mut self, entry: &Entry, budget: &Budget) {
         if !matches!(entry.kind, Kind::Strict | Kind::Log | Kind::Slots) {
             return;

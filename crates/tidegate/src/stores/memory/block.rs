@@ -29,6 +29,7 @@ impl Block {
         Block(Box::new([Entry::NONE; SLOTS]))
     }
 
+    #[inline]
     pub(super) fn key(&self, slot: usize) -> Key {
         let raw = &self.0[slot % SLOTS];
         Key {
@@ -37,6 +38,7 @@ impl Block {
         }
     }
 
+    #[inline]
     pub(super) fn entry(&self, slot: usize) -> Entry {
         Entry::unpack(&self.0[slot % SLOTS])
     }
@@ -45,6 +47,7 @@ impl Block {
         Life((self.0[slot % SLOTS][4] >> 32) as u32).expires()
     }
 
+    #[inline]
     pub(super) fn set(&mut self, slot: usize, entry: &Entry) {
         self.0[slot % SLOTS] = entry.pack();
     }
@@ -172,12 +175,14 @@ pub(super) struct Entry {
 impl Entry {
     const NONE: Raw = [Key::NONE.hi, Key::NONE.lo, 0, 0, 0];
 
+    #[inline]
     fn pack(&self) -> Raw {
         let life = Life::new(self.kind, self.expires);
         let meta = (u64::from(life.0) << 32) | u64::from(self.tag);
         [self.key.hi, self.key.lo, self.words[0], self.words[1], meta]
     }
 
+    #[inline]
     fn unpack(raw: &Raw) -> Entry {
         let life = Life((raw[4] >> 32) as u32);
         Entry {

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Figures, Limit, Moment, State};
-use tidegate_core::store::Charge;
+use tidegate_core::store::{Charge, Source};
 use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
@@ -18,14 +18,16 @@ use super::shard::Shard;
 
 /// Which counter an account is written to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seat {
+enum Seat {
     Own(Key),
     Shared { shard: usize, key: Key },
 }
 
 /// One counter of the request.
 pub(super) struct Account<'c> {
-    pub(super) seat: Seat,
+    seat: Seat,
+    /// Whether it is, or begins as, a shared one.
+    pub(super) source: Source,
     /// The limit that `state` is under: that of the last charge that was judged.
     limit: &'c Limit,
     pub(super) state: State,
@@ -88,20 +90,22 @@ impl<C> MemoryStore<C> {
         let mut books = Books::default();
         for (charge, look) in charges.iter().zip(looks) {
             let own = Seat::Own(Key::of(charge.counter()));
-            let (seat, state) = match look {
-                Look::Found(state) => (own, state),
-                Look::Fresh => (own, charge.limit.fresh(at.now)),
+            let (seat, state, source) = match look {
+                Look::Found(state) => (own, Some(state), Source::Exact),
+                Look::Fresh => (own, None, Source::Exact),
                 Look::Inherits | Look::Shares => {
                     let places = Shared::of(charge);
                     let shard = places.shard;
-                    let (shared, state) = self.shared_seat(locks.shared(shard), places, charge, at);
+                    let (key, state) = self.shared_seat(locks.shared(shard), places, charge, at);
                     match look {
-                        Look::Inherits => (own, state),
-                        _ => (Seat::Shared { shard, key: shared }, state),
+                        Look::Inherits if state.is_none() => (own, None, Source::Exact),
+                        Look::Inherits => (own, state, Source::Overflow),
+                        _ => (Seat::Shared { shard, key }, state, Source::Overflow),
                     }
                 }
             };
-            books.enter(seat, &charge.limit, state);
+            let state = state.unwrap_or_else(|| charge.limit.fresh(at.now));
+            books.enter(seat, source, &charge.limit, state);
         }
         books
     }
@@ -153,7 +157,7 @@ enum Look {
 }
 
 impl<'c> Books<'c> {
-    fn enter(&mut self, seat: Seat, limit: &'c Limit, state: State) {
+    fn enter(&mut self, seat: Seat, source: Source, limit: &'c Limit, state: State) {
         let known = self
             .accounts
             .iter()
@@ -162,6 +166,7 @@ impl<'c> Books<'c> {
         if known.is_none() {
             self.accounts.push(Account {
                 seat,
+                source,
                 limit,
                 found: (limit, state.clone()),
                 state,

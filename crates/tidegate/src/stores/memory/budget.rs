@@ -28,6 +28,11 @@ impl Budget {
         }
     }
 
+    /// The most bytes that may be taken.
+    pub(super) fn cap(&self) -> u64 {
+        self.cap
+    }
+
     /// Bytes taken, blocks that wait for use included.
     pub(super) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
@@ -55,9 +60,17 @@ impl Budget {
         Block::new()
     }
 
-    /// Blocks no longer needed. What they hold does not matter.
+    /// Blocks no longer needed. What they hold does not matter. Those that were forced beyond the
+    /// cap are not kept, or the next table to grow would take them for its own.
     pub(super) fn give_back(&self, blocks: impl IntoIterator<Item = Block>) {
-        self.pool.lock().extend(blocks);
+        let mut pool = self.pool.lock();
+        for block in blocks {
+            if self.used() > self.cap {
+                self.give(Block::BYTES);
+            } else {
+                pool.push(block);
+            }
+        }
     }
 
     fn pooled(&self, count: usize) -> Vec<Block> {
@@ -100,5 +113,15 @@ mod tests {
         assert!(budget.blocks(3).is_none());
         assert!(budget.blocks(2).is_some());
         assert_eq!(budget.used(), 2 * Block::BYTES);
+    }
+
+    #[test]
+    fn a_block_beyond_the_cap_does_not_stay() {
+        let budget = Budget::new(Block::BYTES);
+        let blocks = [budget.forced(), budget.forced()];
+        assert_eq!(budget.used(), 2 * Block::BYTES);
+        budget.give_back(blocks);
+        assert_eq!(budget.used(), Block::BYTES);
+        assert!(budget.blocks(2).is_none());
     }
 }

@@ -1,6 +1,7 @@
 //! A single charge: what most requests are, decided under one lock and without allocating.
 
 use smallvec::smallvec;
+use tidegate_core::algorithms::{Figures, Limit, Moment, State, Verdict};
 use tidegate_core::store::{Charge, Outcome, Reading, Role, Source};
 use tidegate_core::units::Nanos;
 
@@ -9,20 +10,27 @@ use super::key::Key;
 use super::overflow::Shared;
 use super::shard::Shard;
 use super::{MemoryStore, count};
-use tidegate_core::algorithms::State;
 
-/// The decision on one charge.
-pub(super) struct Decided {
-    pub(super) reading: Reading,
+/// The decision on one charge, with as much about the limit as was asked for.
+pub(super) struct Decided<T> {
+    pub(super) verdict: Verdict,
+    pub(super) told: T,
     pub(super) source: Source,
     clock_stepped: bool,
 }
 
-impl Decided {
+impl Decided<Figures> {
+    pub(super) fn reading(&self) -> Reading {
+        Reading {
+            verdict: self.verdict,
+            figures: self.told,
+        }
+    }
+
     pub(super) fn outcome(self, role: Role, at: Nanos) -> Outcome {
         Outcome {
-            admitted: self.reading.verdict.allows() || role == Role::Shadow,
-            readings: smallvec![self.reading],
+            admitted: self.verdict.allows() || role == Role::Shadow,
+            readings: smallvec![self.reading()],
             at,
             source: self.source,
             clock_stepped: self.clock_stepped,
@@ -30,128 +38,173 @@ impl Decided {
     }
 }
 
+/// A state after it was judged, and whether it must be written.
+struct Judged {
+    state: State,
+    fresh_at: Nanos,
+    /// It was spent, or stood so far ahead of the clock that it had to be moved: unless that is
+    /// kept, the next request finds it just as far ahead.
+    changed: bool,
+}
+
+impl Judged {
+    /// What is to be written under `key`: nothing after a refusal.
+    #[inline]
+    fn write<'c>(self, charge: &'c Charge<'_>, key: Key) -> Option<Write<'c>> {
+        self.changed.then_some(Write {
+            key,
+            limit: &charge.limit,
+            state: self.state,
+            fresh_at: self.fresh_at,
+        })
+    }
+}
+
 impl<C> MemoryStore<C> {
-    /// Charges `charge` if it fits, whatever its role.
-    pub(super) fn one(&self, charge: &Charge<'_>, now: Nanos) -> Decided {
+    /// Charges `charge` if it fits, whatever its role. `tell` looks at the state afterwards: figures
+    /// cost divisions, and not every caller wants them.
+    #[inline]
+    pub(super) fn one<T>(
+        &self,
+        charge: &Charge<'_>,
+        now: Nanos,
+        tell: impl Fn(&Limit, &State, Moment) -> T,
+    ) -> Decided<T> {
         let key = Key::of(charge.counter());
         let at = self.present(now);
         let mut shard = self.shards[key.shard()].lock();
         let Some(place) = shard.find(key) else {
-            return self.newcomer(&mut shard, key, charge, at);
+            return self.newcomer(&mut shard, key, charge, at, tell);
         };
         let was = shard.entry(place);
-        let mut state = self.read(&shard, &was, charge, at);
-        let decided = self.judge(charge, &mut state, now, Source::Exact);
-        if decided.reading.verdict.allows() {
-            let write = Write {
-                key,
-                limit: &charge.limit,
-                state,
-                fresh_at: now.plus(decided.reading.figures.reset_after),
-            };
+        let state = self.read(&shard, &was, charge, at);
+        let (decided, judged) = self.judge(charge, state, now, Source::Exact, tell);
+        if let Some(write) = judged.write(charge, key) {
             self.rewrite(&mut shard, place, &was, write, at.secs, &self.budget);
         }
         decided
     }
 
-    /// Spends if it fits. The state is worth writing only if it did.
+    /// Spends if it fits.
     #[inline]
-    fn judge(&self, charge: &Charge<'_>, state: &mut State, now: Nanos, source: Source) -> Decided {
+    fn judge<T>(
+        &self,
+        charge: &Charge<'_>,
+        mut state: State,
+        now: Nanos,
+        source: Source,
+        tell: impl Fn(&Limit, &State, Moment) -> T,
+    ) -> (Decided<T>, Judged) {
         let limit = &charge.limit;
-        let moment = limit.advance(state, now);
-        let verdict = limit.judge(state, moment, charge.cost);
+        let moment = limit.advance(&mut state, now);
+        let verdict = limit.judge(&state, moment, charge.cost);
+        let clock_stepped = moment.stepped_back();
         if verdict.allows() {
-            limit.spend(state, moment, charge.cost);
+            limit.spend(&mut state, moment, charge.cost);
         }
-        if moment.stepped_back() {
+        if clock_stepped {
             count(&self.tally.clock_steps);
         }
-        Decided {
-            reading: Reading {
-                verdict,
-                figures: limit.figures(state, moment),
-            },
+        let decided = Decided {
+            verdict,
+            told: tell(limit, &state, moment),
             source,
-            clock_stepped: moment.stepped_back(),
-        }
+            clock_stepped,
+        };
+        let judged = Judged {
+            fresh_at: limit.fresh_at(&state, moment),
+            state,
+            changed: verdict.allows() || clock_stepped,
+        };
+        (decided, judged)
     }
 
     /// The first charge of a subject, or the first since its counter expired and left.
     #[cold]
-    fn newcomer(&self, own: &mut Shard, key: Key, charge: &Charge<'_>, at: Present) -> Decided {
-        let room = own.has_room(key, at.secs, &self.budget).is_ok();
-        if room && !self.overflow.in_use() {
-            let mut state = charge.limit.fresh(at.now);
-            let decided = self.judge(charge, &mut state, at.now, Source::Exact);
-            self.add(own, key, charge, state, &decided, at);
-            return decided;
-        }
-        let places = Shared::of(charge);
-        let mut shared = self.overflow.lock(places.shard);
-        let (seat, mut state) = self.shared_seat(&mut shared, places, charge, at);
-        if room {
-            let decided = self.judge(charge, &mut state, at.now, Source::Exact);
-            self.add(own, key, charge, state, &decided, at);
-            return decided;
-        }
-        let decided = self.judge(charge, &mut state, at.now, Source::Overflow);
-        if decided.reading.verdict.allows() {
-            let write = Write {
-                key: seat,
-                limit: &charge.limit,
-                state,
-                fresh_at: at.now.plus(decided.reading.figures.reset_after),
-            };
-            self.write(&mut shared, write, at.secs, &self.overflow.budget);
-            self.overflow.used();
-        }
-        count(&self.tally.overflow);
-        decided
-    }
-
-    fn add(
+    fn newcomer<T>(
         &self,
         own: &mut Shard,
         key: Key,
         charge: &Charge<'_>,
-        state: State,
-        decided: &Decided,
         at: Present,
-    ) {
-        if decided.reading.verdict.allows() {
-            let write = Write {
-                key,
-                limit: &charge.limit,
-                state,
-                fresh_at: at.now.plus(decided.reading.figures.reset_after),
-            };
-            self.write(own, write, at.secs, &self.budget);
+        tell: impl Fn(&Limit, &State, Moment) -> T,
+    ) -> Decided<T> {
+        let room = own.has_room(key, at.secs, &self.budget).is_ok();
+        if room && !self.overflow.in_use() {
+            let (decided, write) = self.first(charge, None, key, at, tell);
+            if let Some(write) = write {
+                self.write(own, write, at.secs, &self.budget);
+            }
+            return decided;
         }
+        let places = Shared::of(charge);
+        let mut shared = self.overflow.lock(places.shard);
+        let (seat, known) = self.shared_seat(&mut shared, places, charge, at);
+        let (decided, write) = if room {
+            self.first(charge, known, key, at, tell)
+        } else {
+            let state = known.unwrap_or_else(|| charge.limit.fresh(at.now));
+            self.first(charge, Some(state), seat, at, tell)
+        };
+        match write {
+            Some(write) if room => self.write(own, write, at.secs, &self.budget),
+            Some(write) => {
+                self.write(&mut shared, write, at.secs, &self.overflow.budget);
+                self.overflow.used();
+            }
+            None => {}
+        }
+        if decided.source == Source::Overflow {
+            count(&self.tally.overflow);
+        }
+        decided
     }
 
-    /// Which shared counter stands in for one of its own, and how it stands.
+    /// Decides on a counter that is new, or on what a shared one says; and what to write for it.
+    fn first<'c, T>(
+        &self,
+        charge: &'c Charge<'_>,
+        shared: Option<State>,
+        key: Key,
+        at: Present,
+        tell: impl Fn(&Limit, &State, Moment) -> T,
+    ) -> (Decided<T>, Option<Write<'c>>) {
+        let source = match shared {
+            Some(_) => Source::Overflow,
+            None => Source::Exact,
+        };
+        let state = shared.unwrap_or_else(|| charge.limit.fresh(at.now));
+        let (decided, judged) = self.judge(charge, state, at.now, source, tell);
+        (decided, judged.write(charge, key))
+    }
+
+    /// Which shared counter stands in for one of its own, and how it stands if there is one.
     pub(super) fn shared_seat(
         &self,
         shared: &mut Shard,
         places: Shared,
         charge: &Charge<'_>,
         at: Present,
-    ) -> (Key, State) {
+    ) -> (Key, Option<State>) {
         let found = |shard: &Shard, key| {
             let entry = shard.entry(shard.find(key)?);
-            Some(self.read(shard, &entry, charge, at))
+            let live = entry.expires > at.secs;
+            live.then(|| self.read(shard, &entry, charge, at))
         };
         if let Some(state) = found(shared, places.part) {
-            return (places.part, state);
+            return (places.part, Some(state));
         }
-        let state = found(shared, places.last_resort);
-        let state = state.unwrap_or_else(|| charge.limit.fresh(at.now));
-        let room = shared.has_room(places.part, at.secs, &self.overflow.budget);
-        let seat = if room.is_ok() {
+        let known = found(shared, places.last_resort);
+        let there = shared.find(places.part).is_some();
+        let room = there
+            || shared
+                .has_room(places.part, at.secs, &self.overflow.budget)
+                .is_ok();
+        let seat = if room {
             places.part
         } else {
             places.last_resort
         };
-        (seat, state)
+        (seat, known)
     }
 }

@@ -8,7 +8,7 @@ use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{Charge, ChargeSet, Outcome, Reading, Role, Source};
 use tidegate_core::units::Nanos;
 
-use super::books::{Account, Books, Seat};
+use super::books::{Account, Books};
 use super::{MemoryStore, count};
 
 /// What is to become of the charges.
@@ -32,7 +32,7 @@ impl<C> MemoryStore<C> {
         for account in books.accounts.iter_mut().filter(|account| account.spent) {
             self.commit(&mut locks, account, at);
         }
-        let shared = |account: &Account<'_>| matches!(account.seat, Seat::Shared { .. });
+        let shared = |account: &Account<'_>| account.source == Source::Overflow;
         let overflowed = books.accounts.iter().any(shared);
         if overflowed && intent != Intent::Peek {
             count(&self.tally.overflow);

@@ -45,23 +45,27 @@ impl Shard {
         }
     }
 
+    #[inline]
     fn route(&self, key: Key) -> usize {
         let next = ((key.hi << SHARD_BITS) >> 1) >> (63 - self.depth);
         usize::from(self.directory[next as usize])
     }
 
     /// Where `key` is.
+    #[inline]
     pub(super) fn find(&self, key: Key) -> Option<Place> {
         let table = self.route(key);
         let slot = self.tables[table].locate(key).ok()?;
         Some(Place { table, slot })
     }
 
+    #[inline]
     pub(super) fn entry(&self, place: Place) -> Entry {
         self.tables[place.table].entry(place.slot)
     }
 
     /// Writes over an entry. What it kept elsewhere is already in the new words or freed.
+    #[inline]
     pub(super) fn set(&mut self, place: Place, entry: &Entry) {
         self.tables[place.table].set(place.slot, entry);
     }

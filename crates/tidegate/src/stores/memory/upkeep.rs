@@ -16,6 +16,8 @@ pub struct Stats {
     pub keys: u64,
     /// Bytes held for them.
     pub bytes: u64,
+    /// The most bytes that may be held for them.
+    pub cap: u64,
     /// Decisions by a shared counter because there was no room for another.
     pub overflow: u64,
     /// Counters converted to a limit with other parameters.
@@ -59,6 +61,7 @@ impl<C: Clock> MemoryStore<C> {
         Stats {
             keys: keys + self.overflow.len(),
             bytes: self.budget.used() + self.overflow.budget.used(),
+            cap: self.budget.cap() + self.overflow.budget.cap(),
             overflow: read(&self.tally.overflow),
             converted: read(&self.tally.converted),
             swept: read(&self.tally.swept),

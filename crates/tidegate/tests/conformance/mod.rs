@@ -1,0 +1,437 @@
+//! What every store promises, as claims that run against any of them.
+//!
+//! A store under test brings a [`Rig`]: the store and a way to let its time pass. Every claim uses
+//! subjects of its own, so one store can serve them all. Knows nothing of how a store works.
+
+#![allow(dead_code, unreachable_pub)]
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, Spec, Verdict};
+use tidegate_core::store::{
+    Charge, ChargeSet, Hold, Inspection, Outcome, Refund, Refunded, Role, Seed, Source, Store,
+};
+use tidegate_core::subject::{Fingerprint, FingerprintKey, RuleName};
+use tidegate_core::units::{Cost, Nanos};
+
+/// A store and its time.
+pub trait Rig {
+    type Store: Store;
+    fn store(&self) -> &Self::Store;
+    /// Lets time pass for the store.
+    fn advance(&self, span: Nanos);
+    /// How finely the store computes.
+    fn precision(&self) -> Precision;
+}
+
+/// Makes one test of each claim, run by `$run` on a rig made by `$rig`.
+#[macro_export]
+macro_rules! conformance {
+    ($rig:expr, $run:expr; $($claim:ident)*) => {
+        $(#[test]
+        fn $claim() {
+            $run(conformance::$claim(&$rig));
+        })*
+    };
+}
+
+pub const HOUR: Nanos = Nanos::from_secs(3_600);
+
+pub fn limit(rig: &impl Rig, algorithm: Algorithm, count: u64) -> Limit {
+    let spec = Spec::new(algorithm, count, HOUR);
+    Limit::compile(&spec, rig.precision()).expect("a limit that fits")
+}
+
+pub fn tokens(rig: &impl Rig, count: u64) -> Limit {
+    limit(rig, Algorithm::TokenBucket, count)
+}
+
+/// A subject nobody else uses.
+pub fn anyone() -> Fingerprint {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let run = std::process::id();
+    let mut hasher = FingerprintKey::new([42; 16]).subject("conformance");
+    hasher.part(&run.to_le_bytes());
+    hasher.part(&number.to_le_bytes());
+    hasher.finish()
+}
+
+/// A counter of its own for each call.
+pub struct Counter {
+    pub rule: RuleName,
+    pub subject: Fingerprint,
+}
+
+impl Counter {
+    pub fn new() -> Self {
+        Counter {
+            rule: RuleName::new("conformance"),
+            subject: anyone(),
+        }
+    }
+
+    pub fn charge<'a>(&'a self, limit: &'a Limit, cost: u64, role: Role) -> Charge<'a> {
+        Charge {
+            subject: self.subject,
+            rule: &self.rule,
+            rate: 0,
+            limit: Cow::Borrowed(limit),
+            cost: Cost::new(cost).expect("a cost"),
+            role,
+        }
+    }
+
+    pub fn enforce<'a>(&'a self, limit: &'a Limit, cost: u64) -> Charge<'a> {
+        self.charge(limit, cost, Role::Enforce)
+    }
+}
+
+pub fn set<'a>(charges: impl IntoIterator<Item = Charge<'a>>) -> ChargeSet<'a> {
+    ChargeSet {
+        charges: charges.into_iter().collect(),
+    }
+}
+
+async fn charge<'a>(rig: &impl Rig, charges: impl IntoIterator<Item = Charge<'a>>) -> Outcome {
+    let outcome = rig.store().charge(&set(charges)).await;
+    outcome.expect("a store that answers")
+}
+
+async fn inspect(rig: &impl Rig, charge: Charge<'_>) -> Option<Inspection> {
+    let inspections = rig.store().inspect(&set([charge])).await;
+    inspections.expect("a store that answers")[0]
+}
+
+async fn used(rig: &impl Rig, counter: &Counter, limit: &Limit) -> u64 {
+    let inspection = inspect(rig, counter.enforce(limit, 1)).await;
+    inspection.map_or(0, |found| found.used)
+}
+
+pub async fn each_algorithm_admits_its_limit_and_no_more(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 5));
+        let mut admitted = 0;
+        for _ in 0..8 {
+            let outcome = charge(rig, [counter.enforce(&limit, 1)]).await;
+            assert_eq!(outcome.admitted, outcome.readings[0].verdict.allows());
+            assert_eq!(outcome.source, Source::Exact);
+            admitted += u64::from(outcome.admitted);
+        }
+        assert_eq!(admitted, 5, "{algorithm}");
+    }
+}
+
+pub async fn a_reading_stands_after_the_charge_or_as_found(rig: &impl Rig) {
+    let (counter, limit) = (Counter::new(), limit(rig, Algorithm::FixedWindow, 10));
+    let first = charge(rig, [counter.enforce(&limit, 7)]).await;
+    assert_eq!(first.readings[0].figures.remaining, 3);
+    let refused = charge(rig, [counter.enforce(&limit, 4)]).await;
+    assert!(!refused.admitted);
+    assert_eq!(refused.readings[0].figures.remaining, 3);
+}
+
+pub async fn a_refusal_by_the_last_limit_leaves_the_others_as_they_were(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let (wide, tight) = (limit(rig, algorithm, 100), limit(rig, algorithm, 2));
+        let [a, b, fresh, c] = [(); 4].map(|()| Counter::new());
+        charge(
+            rig,
+            [
+                a.enforce(&wide, 3),
+                b.enforce(&wide, 4),
+                c.enforce(&tight, 2),
+            ],
+        )
+        .await;
+        let before = [
+            inspect(rig, a.enforce(&wide, 1)).await,
+            inspect(rig, b.enforce(&wide, 1)).await,
+        ];
+        let all = [
+            a.enforce(&wide, 1),
+            b.enforce(&wide, 1),
+            fresh.enforce(&wide, 1),
+            c.enforce(&tight, 1),
+        ];
+        let refused = charge(rig, all).await;
+        assert!(!refused.admitted, "{algorithm}");
+        let allows: Vec<bool> = refused
+            .readings
+            .iter()
+            .map(|r| r.verdict.allows())
+            .collect();
+        assert_eq!(allows, [true, true, true, false], "{algorithm}");
+        let after = [
+            inspect(rig, a.enforce(&wide, 1)).await,
+            inspect(rig, b.enforce(&wide, 1)).await,
+        ];
+        assert_eq!(
+            before.map(|i| i.map(|i| i.used)),
+            after.map(|i| i.map(|i| i.used))
+        );
+        assert_eq!(used(rig, &fresh, &wide).await, 0, "{algorithm}");
+    }
+}
+
+pub async fn a_shadow_never_refuses_and_is_charged_only_with_the_request(rig: &impl Rig) {
+    let (roomy, tight) = (tokens(rig, 10), tokens(rig, 1));
+    let (enforced, shadow) = (Counter::new(), Counter::new());
+    for (passes, shadow_used) in [(true, 1), (true, 1)] {
+        let both = [
+            enforced.enforce(&roomy, 1),
+            shadow.charge(&tight, 1, Role::Shadow),
+        ];
+        let outcome = charge(rig, both).await;
+        assert_eq!(outcome.admitted, passes);
+        assert_eq!(used(rig, &shadow, &tight).await, shadow_used);
+    }
+    // Refused by the enforced limit: the shadow says what it would, and is not charged.
+    let other = Counter::new();
+    let both = [
+        enforced.enforce(&roomy, 10),
+        other.charge(&tight, 1, Role::Shadow),
+    ];
+    let outcome = charge(rig, both).await;
+    assert!(!outcome.admitted && outcome.readings[1].verdict.allows());
+    assert_eq!(used(rig, &other, &tight).await, 0);
+    // Alone it passes even when it would refuse.
+    let alone = charge(rig, [shadow.charge(&tight, 1, Role::Shadow)]).await;
+    assert!(alone.admitted && !alone.readings[0].verdict.allows());
+}
+
+pub async fn quotas_refuse_only_when_none_has_room(rig: &impl Rig) {
+    let (small, large) = (tokens(rig, 1), tokens(rig, 2));
+    let (a, b) = (Counter::new(), Counter::new());
+    for (admitted, used_a, used_b) in [(true, 1, 1), (true, 1, 2), (false, 1, 2)] {
+        let both = [
+            a.charge(&small, 1, Role::Quota),
+            b.charge(&large, 1, Role::Quota),
+        ];
+        assert_eq!(charge(rig, both).await.admitted, admitted);
+        assert_eq!(used(rig, &a, &small).await, used_a);
+        assert_eq!(used(rig, &b, &large).await, used_b);
+    }
+}
+
+pub async fn a_counter_named_twice_is_charged_twice(rig: &impl Rig) {
+    let (counter, limit) = (Counter::new(), tokens(rig, 3));
+    let twice = || [counter.enforce(&limit, 1), counter.enforce(&limit, 1)];
+    assert!(charge(rig, twice()).await.admitted);
+    let refused = charge(rig, twice()).await;
+    assert!(!refused.admitted, "one is left and two are asked");
+    assert_eq!(used(rig, &counter, &limit).await, 2);
+}
+
+pub async fn a_peek_answers_like_a_charge_and_spends_nothing(rig: &impl Rig) {
+    let (counter, limit) = (Counter::new(), tokens(rig, 2));
+    charge(rig, [counter.enforce(&limit, 1)]).await;
+    for (cost, admitted) in [(1, true), (2, false), (1, true)] {
+        let peeked = rig
+            .store()
+            .peek(&set([counter.enforce(&limit, cost)]))
+            .await;
+        let peeked = peeked.expect("a store that answers");
+        assert_eq!(peeked.admitted, admitted);
+        assert_eq!(peeked.readings[0].figures.remaining, 1);
+    }
+}
+
+pub async fn a_cost_above_the_capacity_fits_never(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 5));
+        let outcome = charge(rig, [counter.enforce(&limit, 6)]).await;
+        let never = Verdict::Deny {
+            retry: Retry::Never,
+        };
+        assert_eq!(outcome.readings[0].verdict, never, "{algorithm}");
+        assert_eq!(used(rig, &counter, &limit).await, 0);
+    }
+}
+
+pub async fn a_batch_is_decided_in_order(rig: &impl Rig) {
+    let (counter, limit) = (Counter::new(), tokens(rig, 2));
+    let sets = [1, 5, 1, 1].map(|cost| set([counter.enforce(&limit, cost)]));
+    let outcomes = rig.store().charge_each(&sets.each_ref()).await;
+    let admitted: Vec<bool> = outcomes
+        .into_iter()
+        .map(|outcome| outcome.expect("a store that answers").admitted)
+        .collect();
+    assert_eq!(admitted, [true, false, true, false]);
+}
+
+pub async fn a_refund_gives_back_once(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
+        let charged = charge(rig, [counter.enforce(&limit, 4)]).await;
+        let refund = |id| Refund {
+            id,
+            charged: charged.at,
+            until: charged.at.plus(HOUR),
+            set: set([counter.enforce(&limit, 4)]),
+        };
+        let id = anyone().bits();
+        for (want, left) in [(Refunded::Done, 0), (Refunded::Already, 5)] {
+            let refunded = rig.store().refund(&refund(id)).await;
+            assert_eq!(refunded.expect("a store that answers"), want, "{algorithm}");
+            assert_eq!(used(rig, &counter, &limit).await, left, "{algorithm}");
+            charge(rig, [counter.enforce(&limit, 5)]).await;
+        }
+        rig.advance(HOUR);
+        let late = rig.store().refund(&refund(anyone().bits())).await;
+        assert_eq!(late.expect("a store that answers"), Refunded::Lapsed);
+    }
+}
+
+/// A full refund after part has drained would lift the bound of the bucket.
+pub async fn a_refund_is_capped_by_what_has_not_drained(rig: &impl Rig) {
+    let (counter, limit) = (Counter::new(), tokens(rig, 10));
+    let charged = charge(rig, [counter.enforce(&limit, 4)]).await;
+    rig.advance(Nanos::from_secs(720)); // two tokens
+    charge(rig, [counter.enforce(&limit, 8)]).await;
+    let refund = Refund {
+        id: anyone().bits(),
+        charged: charged.at,
+        until: charged.at.plus(HOUR),
+        set: set([counter.enforce(&limit, 4)]),
+    };
+    rig.store().refund(&refund).await.expect("a refund");
+    assert_eq!(
+        used(rig, &counter, &limit).await,
+        8,
+        "10 used, 2 of 4 drained, 2 given back"
+    );
+}
+
+pub async fn a_grant_takes_what_there_is(rig: &impl Rig) {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {
+        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
+        for (asked, got, left) in [(4, 4, 6), (100, 6, 0), (5, 0, 0)] {
+            let granted = rig.store().grant(&counter.enforce(&limit, asked)).await;
+            let granted = granted.expect("a store that answers");
+            assert_eq!((granted.units, granted.figures.remaining), (got, left));
+        }
+    }
+}
+
+pub async fn a_forced_charge_is_a_debt(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
+        charge(rig, [counter.enforce(&limit, 6)]).await;
+        let forced = rig.store().force(&set([counter.enforce(&limit, 9)])).await;
+        let forced = forced.expect("a store that answers");
+        assert!(
+            forced.admitted && !forced.readings[0].verdict.allows(),
+            "{algorithm}"
+        );
+        assert_eq!(forced.readings[0].figures.remaining, 0, "{algorithm}");
+        assert_eq!(used(rig, &counter, &limit).await, 15, "{algorithm}");
+        assert!(
+            !charge(rig, [counter.enforce(&limit, 1)]).await.admitted,
+            "{algorithm}"
+        );
+    }
+}
+
+pub async fn a_seed_raises_a_counter_and_never_lowers_it(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
+        let now = charge(rig, [Counter::new().enforce(&limit, 1)]).await.at;
+        for (seeded, want) in [(4, 4), (2, 4), (7, 7)] {
+            let seed = Seed {
+                charge: counter.enforce(&limit, 1),
+                state: limit.holding(seeded, now),
+            };
+            rig.store().seed(&[seed]).await.expect("a seed that fits");
+            assert_eq!(used(rig, &counter, &limit).await, want, "{algorithm}");
+        }
+    }
+}
+
+pub async fn slots_are_held_renewed_released_and_expire(rig: &impl Rig) {
+    let counter = Counter::new();
+    let hold = |holder| Hold {
+        subject: counter.subject,
+        rule: &counter.rule,
+        holder,
+        most: 2,
+        lasts: Nanos::from_secs(10),
+    };
+    let take = async |holder| {
+        let held = rig.store().hold(&hold(holder)).await;
+        let held = held.expect("a store that answers");
+        (held.granted, held.open)
+    };
+    assert_eq!(take(1).await, (true, 1));
+    assert_eq!(take(2).await, (true, 2));
+    assert_eq!(take(3).await, (false, 2));
+    assert_eq!(take(2).await, (true, 2), "renewed, not taken twice");
+    rig.store().release(&hold(1)).await.expect("a release");
+    rig.store()
+        .release(&hold(1))
+        .await
+        .expect("nothing to release");
+    assert_eq!(take(3).await, (true, 2));
+    rig.advance(Nanos::from_secs(6));
+    assert_eq!(take(3).await, (true, 2));
+    rig.advance(Nanos::from_secs(5));
+    assert_eq!(
+        take(4).await,
+        (true, 2),
+        "the slot of 2 expired, that of 3 was renewed"
+    );
+}
+
+pub async fn inspection_shows_use_and_reset_forgets_it(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
+        assert_eq!(inspect(rig, counter.enforce(&limit, 1)).await, None);
+        charge(rig, [counter.enforce(&limit, 3)]).await;
+        let found = inspect(rig, counter.enforce(&limit, 1))
+            .await
+            .expect("a counter");
+        assert_eq!((found.used, found.figures.remaining), (3, 7), "{algorithm}");
+        for forgotten in [1, 0] {
+            let reset = rig.store().reset(&set([counter.enforce(&limit, 1)])).await;
+            assert_eq!(
+                reset.expect("a store that answers"),
+                forgotten,
+                "{algorithm}"
+            );
+        }
+        assert_eq!(inspect(rig, counter.enforce(&limit, 1)).await, None);
+        charge(rig, [counter.enforce(&limit, 3)]).await;
+        rig.advance(Nanos::from_secs(3 * 3_600));
+        assert_eq!(
+            inspect(rig, counter.enforce(&limit, 1)).await,
+            None,
+            "refilled"
+        );
+    }
+}
+
+pub async fn a_changed_limit_keeps_what_was_used(rig: &impl Rig) {
+    for (old, new) in pairs() {
+        let (counter, was) = (Counter::new(), limit(rig, old, 10));
+        charge(rig, [counter.enforce(&was, 7)]).await;
+        let now = limit(rig, new, 20);
+        assert_eq!(used(rig, &counter, &now).await, 7, "{old} to {new}");
+        let refused = charge(rig, [counter.enforce(&now, 14)]).await;
+        assert!(!refused.admitted, "{old} to {new}");
+        assert!(
+            charge(rig, [counter.enforce(&now, 13)]).await.admitted,
+            "{old} to {new}"
+        );
+        assert_eq!(
+            used(rig, &counter, &was).await,
+            20,
+            "{new} back to {old}: debt"
+        );
+    }
+}
+
+fn pairs() -> impl Iterator<Item = (Algorithm, Algorithm)> {
+    let both = |old| Algorithm::ALL.map(|new| (old, new));
+    Algorithm::ALL.into_iter().flat_map(both)
+}

@@ -1,0 +1,356 @@
+//! The memory store against a plain map that forgets nothing: the same answers to any sequence of
+//! verbs, while tables grow, split, purge and are swept, and slabs are used again.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::stores::MemoryStore;
+use tidegate_core::algorithms::{Algorithm, Limit, Moment, Precision, Spec, State, Verdict};
+use tidegate_core::store::{
+    Charge, ChargeSet, Inspection, Outcome, Reading, Refund, Refunded, Role, Seed, Source,
+};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::{Cost, Nanos};
+
+/// What the store should do, told in the plainest way.
+struct Model {
+    began: Nanos,
+    counters: HashMap<u128, Counter>,
+    refunds: HashMap<u128, Nanos>,
+}
+
+#[derive(Clone)]
+struct Counter {
+    limit: Limit,
+    state: State,
+    fresh_at: Nanos,
+}
+
+impl Model {
+    /// Whether what is fresh at `at` may have been forgotten by `now`. The store rounds up to whole
+    /// seconds; only a counter whose limit changes in between can tell.
+    fn forgotten(&self, at: Nanos, now: Nanos) -> bool {
+        at.since(self.began).secs_up().max(1) <= now.since(self.began).get() / 1_000_000_000
+    }
+
+    /// A counter as one under the limit of `charge`, at the present.
+    fn read(&self, charge: &Charge<'_>, now: Nanos) -> (State, Moment) {
+        let known = self.counters.get(&charge.counter());
+        let live = known.filter(|counter| !self.forgotten(counter.fresh_at, now));
+        let mut state = match live {
+            Some(old) => charge.limit.adopt(&old.limit, old.state.clone(), now),
+            None => charge.limit.fresh(now),
+        };
+        let at = charge.limit.advance(&mut state, now);
+        (state, at)
+    }
+
+    fn write(&mut self, charge: &Charge<'_>, state: State, at: Moment) {
+        let counter = Counter {
+            limit: charge.limit.clone().into_owned(),
+            fresh_at: charge.limit.fresh_at(&state, at),
+            state,
+        };
+        self.counters.insert(charge.counter(), counter);
+    }
+
+    fn reading(&self, charge: &Charge<'_>, verdict: Verdict, now: Nanos) -> Reading {
+        let (state, at) = self.read(charge, now);
+        Reading {
+            verdict,
+            figures: charge.limit.figures(&state, at),
+        }
+    }
+
+    fn spend(&mut self, charge: &Charge<'_>, force: bool, now: Nanos) -> Verdict {
+        let (mut state, at) = self.read(charge, now);
+        let verdict = charge.limit.judge(&state, at, charge.cost);
+        if verdict.allows() || force {
+            charge.limit.spend(&mut state, at, charge.cost);
+            self.write(charge, state, at);
+        }
+        verdict
+    }
+
+    /// Charges one by one and takes all of it back if the request is refused.
+    fn charge(&mut self, set: &ChargeSet<'_>, verb: Verb, now: Nanos) -> Outcome {
+        let touched = set.charges.iter().map(Charge::counter);
+        let before: Vec<_> = touched
+            .map(|id| (id, self.counters.get(&id).cloned()))
+            .collect();
+        let force = verb == Verb::Force;
+        let mut verdicts = vec![Verdict::Allow { delay: Nanos::ZERO }; set.charges.len()];
+        let shadow = |charge: &Charge<'_>| charge.role == Role::Shadow;
+        for (i, charge) in set.charges.iter().enumerate().filter(|(_, c)| !shadow(c)) {
+            verdicts[i] = self.spend(charge, force, now);
+        }
+        let admitted = force || set.admits(|i| verdicts[i].allows());
+        if !admitted {
+            self.restore(&before);
+        }
+        for (i, charge) in set.charges.iter().enumerate().filter(|(_, c)| shadow(c)) {
+            verdicts[i] = self.spend(charge, force, now);
+            if !admitted {
+                self.restore(&before);
+            }
+        }
+        if verb == Verb::Peek {
+            self.restore(&before);
+        }
+        let readings = set.charges.iter().zip(&verdicts);
+        Outcome {
+            admitted,
+            readings: readings
+                .map(|(c, verdict)| self.reading(c, *verdict, now))
+                .collect(),
+            at: now,
+            source: Source::Exact,
+            clock_stepped: false,
+        }
+    }
+
+    fn restore(&mut self, before: &[(u128, Option<Counter>)]) {
+        for (id, counter) in before {
+            match counter {
+                Some(counter) => self.counters.insert(*id, counter.clone()),
+                None => self.counters.remove(id),
+            };
+        }
+    }
+
+    fn refund(&mut self, refund: &Refund<'_>, now: Nanos) -> Refunded {
+        if now >= refund.until {
+            return Refunded::Lapsed;
+        }
+        let paid = self.refunds.get(&refund.id);
+        if paid.is_some_and(|until| !self.forgotten(*until, now)) {
+            return Refunded::Already;
+        }
+        self.refunds.insert(refund.id, refund.until);
+        for charge in &refund.set.charges {
+            let known = self.counters.get(&charge.counter());
+            if known.is_some_and(|counter| !self.forgotten(counter.fresh_at, now)) {
+                let (mut state, at) = self.read(charge, now);
+                charge
+                    .limit
+                    .refund(&mut state, at, refund.charged, charge.cost);
+                self.write(charge, state, at);
+            }
+        }
+        Refunded::Done
+    }
+
+    fn grant(&mut self, charge: &Charge<'_>, now: Nanos) -> u64 {
+        let (mut state, at) = self.read(charge, now);
+        let there = charge.limit.remaining(&state, at);
+        let Some(units) = Cost::new(there.min(charge.cost.get())) else {
+            return 0;
+        };
+        charge.limit.spend(&mut state, at, units);
+        self.write(charge, state, at);
+        units.get()
+    }
+
+    fn seed(&mut self, seed: &Seed<'_>, now: Nanos) {
+        let limit = &seed.charge.limit;
+        let (mut state, _) = self.read(&seed.charge, now);
+        limit.merge(&mut state, &seed.state, now);
+        let at = limit.advance(&mut state, now);
+        if limit.fresh_at(&state, at) > now {
+            self.write(&seed.charge, state, at);
+        }
+    }
+
+    fn inspect(&self, charge: &Charge<'_>, now: Nanos) -> Option<Inspection> {
+        let (state, at) = self.read(charge, now);
+        let figures = charge.limit.figures(&state, at);
+        (figures.reset_after > Nanos::ZERO).then(|| Inspection {
+            used: charge.limit.used(&state, at),
+            figures,
+        })
+    }
+
+    fn reset(&mut self, charge: &Charge<'_>, now: Nanos) -> u64 {
+        let removed = self.counters.remove(&charge.counter());
+        u64::from(removed.is_some_and(|counter| !self.forgotten(counter.fresh_at, now)))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Charge,
+    Peek,
+    Force,
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mix(self.0) % n
+    }
+}
+
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// Subjects whose counters crowd two shards, so that few thousand of them split its tables.
+fn subject(rule: &RuleName, number: u64) -> Fingerprint {
+    let hi = (mix(number) >> 8) | (number % 2) << 60;
+    let id = u128::from(hi) << 64;
+    Fingerprint::new(id ^ rule.counter(Fingerprint::new(0), 0))
+}
+
+struct World {
+    rules: [RuleName; 2],
+    limits: Vec<Limit>,
+    random: Random,
+    /// Subjects come and go: those in use are the last few thousand before this one.
+    newest: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let spans = [1_500, 40_000, 900_000].map(Nanos::from_millis);
+        let specs = Algorithm::ALL.into_iter().flat_map(|algorithm| {
+            spans.map(|span| Spec::new(algorithm, 3 + span.get() / 300_000_000_000, span))
+        });
+        let compile = |spec: Spec| Limit::compile(&spec, Precision::Memory).expect("a limit");
+        World {
+            rules: [RuleName::new("one"), RuleName::new("two")],
+            limits: specs.map(compile).collect(),
+            random: Random(seed),
+            newest: 0,
+        }
+    }
+
+    /// Draws everything a charge is made of, for [`World::charge`].
+    fn draw(&mut self) -> [u64; 5] {
+        self.newest += self.random.below(2);
+        let near = if self.random.below(3) == 0 {
+            50
+        } else {
+            12_000
+        };
+        let age = self.random.below(near);
+        [
+            self.newest.saturating_sub(age),
+            self.random.below(2),
+            self.random.below(60),
+            1 + self.random.below(3),
+            self.random.below(8),
+        ]
+    }
+
+    /// Mostly each subject keeps its limit; sometimes it changes.
+    fn charge(&self, [number, rule, other, cost, role]: [u64; 5]) -> Charge<'_> {
+        let usual = mix(number) % self.limits.len() as u64;
+        let limit = if other < 2 { usual + other + 1 } else { usual };
+        let rule = &self.rules[rule as usize];
+        Charge {
+            subject: subject(rule, number),
+            rule,
+            rate: 0,
+            limit: Cow::Borrowed(&self.limits[limit as usize % self.limits.len()]),
+            cost: Cost::new(cost).expect("a cost"),
+            role: match role {
+                0 => Role::Shadow,
+                1 => Role::Quota,
+                _ => Role::Enforce,
+            },
+        }
+    }
+}
+
+fn run(seed: u64, steps: u64) {
+    let began = Nanos::from_secs(1_700_000_000);
+    let clock = ManualClock::at(began);
+    let store = MemoryStore::new(clock.clone());
+    let mut world = World::new(seed);
+    let mut model = Model {
+        began,
+        counters: HashMap::new(),
+        refunds: HashMap::new(),
+    };
+    for step in 0..steps {
+        clock.advance(Nanos::from_millis(world.random.below(14)));
+        let now = clock.now();
+        let verb = world.random.below(40);
+        let size = if world.random.below(4) == 0 { 4 } else { 1 };
+        let drawn: Vec<_> = (0..size).map(|_| world.draw()).collect();
+        let past = now.since(Nanos::from_millis(world.random.below(3_000)));
+        let set = ChargeSet {
+            charges: drawn.iter().map(|draw| world.charge(*draw)).collect(),
+        };
+        let first = &set.charges[0];
+        match verb {
+            0 | 1 => {
+                let refund = Refund {
+                    id: u128::from(mix(step / 100)),
+                    charged: past,
+                    until: past.plus(Nanos::from_secs(2)),
+                    set: set.clone(),
+                };
+                let want = model.refund(&refund, now);
+                assert_eq!(store.refund_at(&refund, now), want, "{seed}:{step}");
+            }
+            2 => assert_eq!(store.grant_at(first, now).units, model.grant(first, now)),
+            3 => {
+                let seeded = Seed {
+                    charge: first.clone(),
+                    state: first.limit.holding(1 + step % 3, past),
+                };
+                model.seed(&seeded, now);
+                assert_eq!(store.seed_at(&[seeded], now), Ok(()));
+            }
+            4 => assert_eq!(
+                store.inspect_at(&set, now),
+                set.charges
+                    .iter()
+                    .map(|c| model.inspect(c, now))
+                    .collect::<Vec<_>>(),
+                "{seed}:{step}"
+            ),
+            5 => {
+                let want: u64 = set.charges.iter().map(|c| model.reset(c, now)).sum();
+                assert_eq!(store.reset_at(&set, now), want, "{seed}:{step}");
+            }
+            6 => _ = store.sweep(3),
+            7 => assert_eq!(
+                store.force_at(&set, now),
+                model.charge(&set, Verb::Force, now),
+                "{seed}:{step}"
+            ),
+            8 | 9 => assert_eq!(
+                store.peek_at(&set, now),
+                model.charge(&set, Verb::Peek, now),
+                "{seed}:{step}"
+            ),
+            _ => assert_eq!(
+                store.charge_at(&set, now),
+                model.charge(&set, Verb::Charge, now),
+                "{seed}:{step}"
+            ),
+        }
+    }
+    let stats = store.stats();
+    assert_eq!(stats.overflow, 0);
+    assert!(stats.converted > steps / 200, "limits changed: {stats:?}");
+    assert!(stats.keys > 8_192, "tables were split: {stats:?}");
+    assert!(stats.swept > 1_000, "counters expired: {stats:?}");
+    assert!(
+        (stats.keys as usize) < model.counters.len(),
+        "and left: {stats:?}"
+    );
+}
+
+#[test]
+fn the_store_answers_like_a_map_that_forgets_nothing() {
+    run(1, 200_000);
+    run(2, 200_000);
+}
