@@ -23,6 +23,7 @@ use crate::live::{self, Live};
 use crate::logs;
 use crate::net::listener::{Bounds, Ending, Listener};
 use crate::service::Service;
+use crate::sink;
 
 /// Descriptors kept for everything that is not a connection.
 const SPARE_FILES: u64 = 64;
@@ -56,7 +57,7 @@ pub(super) fn run(args: ServeArgs) -> Exit {
     let served = runtime
         .map_err(|error| Failure::System(error.to_string()))
         .and_then(|runtime| runtime.block_on(serve(settings)));
-    match served {
+    let exit = match served {
         Ok(End::Clean) => Exit::Done,
         Ok(End::Cut | End::AtOnce) => Exit::Failed,
         Err(Failure::Config(reason)) => {
@@ -67,7 +68,9 @@ pub(super) fn run(args: ServeArgs) -> Exit {
             error!("{reason}");
             Exit::Failed
         }
-    }
+    };
+    sink::flush();
+    exit
 }
 
 fn settings(args: ServeArgs) -> Result<Settings, crate::config::BadConfig> {
