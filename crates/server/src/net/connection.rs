@@ -101,6 +101,9 @@ where
         activity: Activity::default(),
         metrics: Arc::clone(&metrics),
     });
+    // The change itself may have come before this connection.
+    let leaving = *guards.phase.borrow_and_update() != Phase::Serving;
+    shared.activity.leaving.store(leaving, Relaxed);
     let requests = Arc::clone(&shared);
     let service = service_fn(move |request| answer(Arc::clone(&requests), request));
     let builder = builder();

@@ -1,12 +1,13 @@
 //! Takes connections until told to stop. No error of a connection or of the operating system ends it.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::observe::Metrics;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
@@ -17,6 +18,9 @@ use crate::drain::Phase;
 /// How long to wait when the system has no more descriptors or memory: long enough for some to be
 /// freed, short enough that nobody notices once they are.
 const BACK_OFF: Duration = Duration::from_millis(50);
+
+/// Connections that wait to be taken: a herd of clients after a restart of what is before us.
+const BACKLOG: u32 = 1024;
 
 /// An open door.
 #[derive(Debug)]
@@ -51,7 +55,7 @@ impl Listener {
         match address {
             Address::Off => Ok(None),
             Address::Tcp(text) => {
-                let listener = TcpListener::bind(text).await?;
+                let listener = bind(text).await?;
                 let place = Place::Tcp(listener.local_addr()?);
                 Ok(Some(Listener::Tcp(listener, place)))
             }
@@ -137,6 +141,24 @@ impl Listener {
         }
         Ok(())
     }
+}
+
+/// The first of the addresses that `text` stands for that can be had.
+async fn bind(text: &str) -> io::Result<TcpListener> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
+    for address in tokio::net::lookup_host(text).await? {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        // A restart must not wait for the connections of the process before it to be forgotten.
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
 async fn closing(phase: &mut watch::Receiver<Phase>) {

@@ -47,7 +47,7 @@ fn traefik_and_caddy_get_the_denial_itself() {
         ("x-forwarded-for", "192.0.2.7"),
     ];
     assert_eq!(client.request("GET", "/v1/auth", &headers, "").status, 200);
-    let denied = client.request("HEAD", "/v1/auth", &headers, "");
+    let denied = client.request("PUT", "/v1/auth", &headers, "");
     assert_eq!(denied.status, 429);
 }
 

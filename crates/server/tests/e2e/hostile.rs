@@ -142,6 +142,7 @@ fn a_server_out_of_descriptors_goes_on_and_recovers() {
     let server = Server::spawn(command, dir);
     let mut first = server.client();
     assert_eq!(first.request("GET", "/healthz", &[], "").status, 200);
+    // More than it may have open, fewer than the kernel keeps waiting.
     let crowd: Vec<Client> = (0..200)
         .filter_map(|_| Client::try_connect(server.http).ok())
         .collect();

@@ -2,6 +2,9 @@
 //!
 //! No test sleeps and hopes: what must happen is waited for, up to a deadline.
 
+// Clippy knows tests by `#[test]` only; the helpers beside them may fail just as loudly.
+#![allow(clippy::unwrap_used)]
+
 mod admin;
 mod auth;
 mod check;

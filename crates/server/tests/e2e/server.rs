@@ -134,11 +134,6 @@ impl Server {
         self.child.id()
     }
 
-    /// The log so far.
-    pub(crate) fn log(&self) -> Vec<Value> {
-        self.log.0.0.lock().unwrap().lines.clone()
-    }
-
     /// Waits for a line.
     pub(crate) fn wait_log(&self, is: impl Fn(&Value) -> bool) -> Value {
         self.log.wait(is)

@@ -78,6 +78,12 @@ pub struct StoreFacts {
     pub cap_bytes: u64,
     /// Charges that had to share a counter because the store was full.
     pub overflowed: u64,
+    /// Counters freed because they had nothing left to tell.
+    pub swept: u64,
+    /// Counters converted to a limit with other parameters.
+    pub converted: u64,
+    /// Counters found ahead of the clock: it was set back.
+    pub clock_steps: u64,
 }
 
 impl Default for Metrics {
@@ -362,6 +368,24 @@ fn expose_store(page: &mut Exposition, store: StoreFacts) {
         Kind::Counter,
         "Charges that shared a counter because the store was full.",
         store.overflowed,
+    );
+    page.single(
+        "tidegate_store_swept_total",
+        Kind::Counter,
+        "Counters freed because they were full again.",
+        store.swept,
+    );
+    page.single(
+        "tidegate_store_converted_total",
+        Kind::Counter,
+        "Counters converted to a limit with other parameters.",
+        store.converted,
+    );
+    page.single(
+        "tidegate_store_clock_steps_total",
+        Kind::Counter,
+        "Counters found ahead of the clock, which must have been set back.",
+        store.clock_steps,
     );
 }
 

@@ -98,6 +98,9 @@ impl Admin {
             bytes: stats.bytes,
             cap_bytes: stats.cap,
             overflowed: stats.overflow,
+            swept: stats.swept,
+            converted: stats.converted,
+            clock_steps: stats.clock_steps,
         };
         let page = self
             .service

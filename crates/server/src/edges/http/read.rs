@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use tidegate::identity::{Digest, ip};
-use tidegate_core::engine::{ApiKey, Request};
+use tidegate_core::engine::{ApiKey, Edge, Request};
 use tidegate_core::units::Cost;
 
 use super::wire::{
@@ -124,7 +124,10 @@ impl<'de> Visitor<'de> for AskSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let trace = self.0;
-        let mut request = Request::default();
+        let mut request = Request {
+            edge: Edge::Http,
+            ..Request::default()
+        };
         let (mut cost, mut receipt, mut seen) = (None, false, 0_u8);
         while let Some(Text(field)) = map.next_key()? {
             let (bit, name) = match &*field {
