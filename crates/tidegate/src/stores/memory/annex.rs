@@ -35,6 +35,7 @@ pub(super) struct Annex {
 
 impl Annex {
     /// The state of an entry. Not for refunds and slots, which have none.
+    #[inline]
     pub(super) fn state(&self, entry: &Entry) -> State {
         let [first, second] = entry.words;
         let (high, low) = ((second >> 32) as u32, second as u32);
@@ -53,77 +54,79 @@ impl Annex {
                 current: high,
                 previous: low,
             }),
-            Kind::Strict => {
-                let mut counts = [0; KEPT];
-                counts[0] = low;
-                if let Some(number) = elsewhere(entry) {
-                    counts = self.counts.get(number);
-                }
-                State::Strict(StrictState {
-                    index: first,
-                    counts,
-                })
-            }
-            Kind::Log => State::Log(match elsewhere(entry) {
-                Some(number) => self.logs.get(number).clone(),
-                None if low == 0 => LogState::default(),
-                None => LogState::from_entries(vec![LogEntry {
-                    stamp: first,
-                    units: low,
-                }]),
-            }),
+            Kind::Strict => State::Strict(self.strict(entry)),
+            Kind::Log => State::Log(self.log(entry)),
+        }
+    }
+
+    fn strict(&self, entry: &Entry) -> StrictState {
+        let [index, count] = entry.words;
+        let mut counts = [0; KEPT];
+        counts[0] = count as u32;
+        if let Some(number) = elsewhere(entry) {
+            counts = self.counts.get(number);
+        }
+        StrictState { index, counts }
+    }
+
+    fn log(&self, entry: &Entry) -> LogState {
+        let [stamp, units] = entry.words;
+        match elsewhere(entry) {
+            Some(number) => self.logs.get(number).clone(),
+            None if units == 0 => LogState::default(),
+            None => LogState::from_entries(vec![LogEntry {
+                stamp,
+                units: units as u32,
+            }]),
         }
     }
 
     /// The words of `state` for an entry that is new, or was `was`, whose room elsewhere is used
     /// again or freed.
+    #[inline]
     pub(super) fn words(&mut self, was: Option<&Entry>, state: State, budget: &Budget) -> [u64; 2] {
-        let same_kind = |kind| was.filter(|was| was.kind == kind);
-        match state {
-            State::Bucket(bucket) => {
-                self.release_other(was, budget);
-                [bucket.last, bucket.level]
-            }
-            State::Fixed(fixed) => {
-                self.release_other(was, budget);
-                [fixed.end, pair(fixed.count, fixed.next)]
-            }
-            State::Sliding(sliding) => {
-                self.release_other(was, budget);
-                [sliding.index, pair(sliding.current, sliding.previous)]
-            }
+        let words = match state {
+            State::Bucket(bucket) => [bucket.last, bucket.level],
+            State::Fixed(fixed) => [fixed.end, pair(fixed.count, fixed.next)],
+            State::Sliding(sliding) => [sliding.index, pair(sliding.current, sliding.previous)],
             State::Strict(strict) => {
-                let held = same_kind(Kind::Strict).and_then(elsewhere);
-                if held.is_none() {
-                    self.release_other(was, budget);
-                }
-                self.strict_words(held, &strict, budget)
+                let held = self.reuse(was, Kind::Strict, budget);
+                return self.strict_words(held.map(|(number, _)| number), &strict, budget);
             }
             State::Log(log) => {
-                let held =
-                    same_kind(Kind::Log).and_then(|was| Some((elsewhere(was)?, was.words[0])));
-                if held.is_none() {
-                    self.release_other(was, budget);
-                }
-                self.log_words(held, log, budget)
+                let held = self.reuse(was, Kind::Log, budget);
+                return self.log_words(held, log, budget);
             }
-        }
-    }
-
-    fn release_other(&mut self, was: Option<&Entry>, budget: &Budget) {
+        };
         if let Some(was) = was {
             self.release(was, budget);
         }
+        words
+    }
+
+    /// What an entry of the same kind has elsewhere, and how many bytes were counted for it. What
+    /// one of another kind has is freed.
+    fn reuse(&mut self, was: Option<&Entry>, kind: Kind, budget: &Budget) -> Option<(u32, u64)> {
+        let was = was?;
+        if was.kind == kind {
+            return Some((elsewhere(was)?, was.words[0]));
+        }
+        self.release(was, budget);
+        None
     }
 
     /// Frees what an entry keeps here.
+    #[inline]
     pub(super) fn release(&mut self, entry: &Entry, budget: &Budget) {
         if !matches!(entry.kind, Kind::Strict | Kind::Log | Kind::Slots) {
             return;
         }
-        let Some(number) = elsewhere(entry) else {
-            return;
-        };
+        if let Some(number) = elsewhere(entry) {
+            self.free(entry, number, budget);
+        }
+    }
+
+    fn free(&mut self, entry: &Entry, number: u32, budget: &Budget) {
         match entry.kind {
             Kind::Strict => self.counts.remove(number, budget),
             Kind::Log => {

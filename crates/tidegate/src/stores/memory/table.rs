@@ -75,35 +75,40 @@ impl Table {
         self.len >= self.full_at
     }
 
+    #[inline]
     pub(super) fn home(&self, key: Key) -> usize {
         let within = u128::from(key.hi << self.shift);
         ((within * u128::from(self.homes)) >> 64) as usize
     }
 
     /// Where `key` is, or where it would be.
+    #[inline]
     pub(super) fn locate(&self, key: Key) -> Result<usize, usize> {
         if self.blocks.is_empty() {
             return Err(0);
         }
         let mut slot = self.home(key);
-        loop {
-            let found = self.key(slot);
-            if found >= key {
-                return if found == key { Ok(slot) } else { Err(slot) };
-            }
+        let mut found = self.key(slot);
+        // Two keys agree in their first halves about never; then the second halves decide.
+        while found.hi < key.hi || (found.hi == key.hi && found.lo < key.lo) {
             slot += 1;
+            found = self.key(slot);
         }
+        if found == key { Ok(slot) } else { Err(slot) }
     }
 
+    #[inline]
     fn key(&self, slot: usize) -> Key {
         self.blocks[slot / SLOTS].key(slot)
     }
 
+    #[inline]
     pub(super) fn entry(&self, slot: usize) -> Entry {
         self.blocks[slot / SLOTS].entry(slot)
     }
 
     /// Writes over the entry at `slot`, which has the same key.
+    #[inline]
     pub(super) fn set(&mut self, slot: usize, entry: &Entry) {
         self.soonest = self.soonest.min(entry.expires);
         self.blocks[slot / SLOTS].set(slot, entry);
