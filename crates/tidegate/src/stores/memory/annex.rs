@@ -180,7 +180,7 @@ impl Annex {
             if bytes <= counted || budget.take(bytes - counted) {
                 budget.give(counted.saturating_sub(bytes));
                 counted = bytes;
-                place = place.or_else(|| self.logs.place(budget));
+                place = place.or_else(|| self.logs.place(|bytes| budget.take(bytes)));
                 if let Some(number) = place {
                     *self.logs.get_mut(number) = log;
                     return [counted, ELSEWHERE | u64::from(number)];
@@ -201,29 +201,27 @@ impl Annex {
         elsewhere(entry).map(|number| self.slots.get_mut(number))
     }
 
-    /// The words of an entry that will have slots, if there is memory for them.
-    pub(super) fn no_slots(&mut self, budget: &Budget) -> Option<[u64; 2]> {
-        let number = self.slots.place(budget)?;
-        Some([0, ELSEWHERE | u64::from(number)])
+    /// The words of an entry that will have slots. Their memory is counted but never refused: each
+    /// stands for something that is open, and that costs whoever opened it far more.
+    pub(super) fn no_slots(&mut self, budget: &Budget) -> [u64; 2] {
+        let forced = |bytes| {
+            budget.force(bytes);
+            true
+        };
+        let number = self.slots.place(forced);
+        [0, number.map_or(0, |number| ELSEWHERE | u64::from(number))]
     }
 
-    /// Room for one more slot, if there is memory for it.
-    pub(super) fn slot_room(
-        &mut self,
-        entry: &mut Entry,
-        budget: &Budget,
-    ) -> Option<&mut Vec<Slot>> {
-        let slots = self.slots.get_mut(elsewhere(entry)?);
-        if slots.len() == slots.capacity() {
-            let more = slots.len().max(4);
-            let bytes = (more * size_of::<Slot>()) as u64;
-            if !budget.take(bytes) {
-                return None;
-            }
-            slots.reserve_exact(more);
-            entry.words[0] += bytes;
-        }
-        Some(slots)
+    /// Adds a slot to an entry.
+    pub(super) fn add_slot(&mut self, entry: &mut Entry, slot: Slot, budget: &Budget) {
+        let Some(slots) = self.slots(entry) else {
+            return;
+        };
+        let before = slots.capacity();
+        slots.push(slot);
+        let bytes = ((slots.capacity() - before) * size_of::<Slot>()) as u64;
+        budget.force(bytes);
+        entry.words[0] += bytes;
     }
 }
 
