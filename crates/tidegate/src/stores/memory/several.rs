@@ -29,7 +29,7 @@ impl<C> MemoryStore<C> {
         let mut locks = self.lock_counters(&set.charges);
         let mut books = self.open(&mut locks, &set.charges, at);
         let decided = books.decide(set, intent, now);
-        for account in books.accounts.iter_mut().filter(|account| account.spent) {
+        for account in books.accounts.iter().filter(|account| account.changed) {
             self.commit(&mut locks, account, at);
         }
         let shared = |account: &Account<'_>| account.source == Source::Overflow;
@@ -55,11 +55,11 @@ impl<'c> Account<'c> {
     /// Judges a charge and, if it fits or is forced, spends it on the copy.
     fn judge(&mut self, charge: &'c Charge<'_>, intent: Intent, now: Nanos) -> (Verdict, bool) {
         let limit = charge.limit.as_ref();
-        let at = self.advance(limit, now);
-        let verdict = limit.judge(&self.state, at, charge.cost);
+        let (mut state, at) = self.under(limit, now);
+        let verdict = limit.judge(&state, at, charge.cost);
         if verdict.allows() || intent == Intent::Force {
-            limit.spend(&mut self.state, at, charge.cost);
-            self.spent = true;
+            limit.spend(&mut state, at, charge.cost);
+            self.take(limit, state);
         }
         (verdict, at.stepped_back())
     }
