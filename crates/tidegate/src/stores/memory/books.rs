@@ -33,6 +33,9 @@ pub(super) struct Account<'c> {
     state: State,
     /// As it was found, for a request that is not charged.
     found: (&'c Limit, State),
+    /// Whether it was found so far ahead of the clock that it had to be moved. That must be kept
+    /// even if the request is refused, or the next one finds it just as far ahead.
+    pub(super) stepped: bool,
     /// Whether there is anything to write.
     pub(super) changed: bool,
 }
@@ -55,10 +58,10 @@ impl<'c> Account<'c> {
         self.changed = true;
     }
 
-    /// Undoes every change.
+    /// Undoes every change that was spent.
     pub(super) fn restore(&mut self) {
         (self.limit, self.state) = self.found.clone();
-        self.changed = false;
+        self.changed = self.stepped;
     }
 
     pub(super) fn figures(&self, limit: &Limit, now: Nanos) -> Figures {
@@ -112,7 +115,7 @@ impl<C> MemoryStore<C> {
                 }
             };
             let state = state.unwrap_or_else(|| charge.limit.fresh(at.now));
-            books.enter(seat, source, &charge.limit, state);
+            books.enter(seat, source, &charge.limit, state, at.now);
         }
         books
     }
@@ -164,20 +167,29 @@ enum Look {
 }
 
 impl<'c> Books<'c> {
-    fn enter(&mut self, seat: Seat, source: Source, limit: &'c Limit, state: State) {
+    fn enter(
+        &mut self,
+        seat: Seat,
+        source: Source,
+        limit: &'c Limit,
+        mut state: State,
+        now: Nanos,
+    ) {
         let known = self
             .accounts
             .iter()
             .position(|account| account.seat == seat);
         self.of.push(known.unwrap_or(self.accounts.len()));
         if known.is_none() {
+            let stepped = limit.advance(&mut state, now).stepped_back();
             self.accounts.push(Account {
                 seat,
                 source,
                 limit,
                 found: (limit, state.clone()),
                 state,
-                changed: false,
+                stepped,
+                changed: stepped,
             });
         }
     }
