@@ -4,7 +4,7 @@
 .PHONY: run test lint bench tools clean
 
 run:
-	cargo run --release --locked --bin tidegate -- serve
+	cargo run --release --locked --bin tidegate -- serve --rules examples/rules.yaml
 
 test: tools lint
 	cargo test --workspace --locked

@@ -139,7 +139,8 @@ pub struct Reading {
 /// What a store answered to one charge set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// Whether the request passes. If not, nothing was written.
+    /// Whether the request passes. If not, nothing was spent, and nothing written but a state that
+    /// had to be moved because the clock was set back.
     pub admitted: bool,
     /// One per charge, in order.
     pub readings: SmallVec<[Reading; 4]>,

@@ -259,3 +259,44 @@ fn a_limit_lowered_below_use_refuses_politely_and_one_raised_gives_the_differenc
     }
     bench.check("user=a", "deny r 3600s");
 }
+
+/// Without keeping the moved state, a subject at its limit stayed refused until the clock was back
+/// where it had been: two hours for a limit of one minute.
+#[test]
+fn a_clock_set_back_by_hours_blocks_nobody_longer_than_a_window() {
+    let alone = "version: 1\nrules: [{ name: r, by: user, rate: 2/minute burst 2 }]";
+    let among_others = "
+version: 1
+rules:
+  - { name: r, by: user, rate: 2/minute burst 2 }
+  - { name: wide, by: user, rate: 1000/minute }
+";
+    for rules in [alone, among_others] {
+        let bench = Bench::new(rules);
+        bench.check("user=a", "allow");
+        bench.check("user=a", "allow");
+        bench.set_back(7_200);
+        let refused = bench.decide(request("user=a"));
+        assert!(
+            !refused.allowed() && refused.clock_stepped(),
+            "the step is reported"
+        );
+        let again = bench.decide(request("user=a"));
+        assert!(!again.allowed() && !again.clock_stepped(), "once");
+        bench.advance(60_000_000_000);
+        bench.check("user=a", "allow");
+    }
+}
+
+#[test]
+fn a_clock_set_back_a_little_gives_nothing_away() {
+    let bench = Bench::new("version: 1\nrules: [{ name: r, by: user, rate: 60/minute burst 2 }]");
+    bench.check("user=a", "allow");
+    bench.check("user=a", "allow");
+    for _ in 0..10 {
+        bench.set_back(3);
+        bench.check("user=a", "deny r");
+        bench.advance(3_000_000_000);
+        bench.check("user=a", "deny r");
+    }
+}

@@ -14,5 +14,6 @@ mod drain;
 mod hostile;
 mod http;
 mod logs;
+mod readme;
 mod reload;
 mod server;

@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 
+use super::retired::Retired;
+
 /// A value that can be replaced while others read it.
 #[derive(Debug)]
 pub struct Live<T> {
@@ -17,6 +19,7 @@ pub struct Live<T> {
     failure: ArcSwapOption<Failure>,
     /// Held while a replacement is made: one that began earlier cannot overwrite a later one.
     replacing: Mutex<()>,
+    retired: Retired<Versioned<T>>,
 }
 
 /// A value and which one it is, swapped together. Reads as the value.
@@ -35,13 +38,14 @@ pub struct Failure {
     pub times: u64,
 }
 
-impl<T> Live<T> {
+impl<T: Send + Sync + 'static> Live<T> {
     /// With a first value, version 1.
     pub fn new(value: T) -> Self {
         Live {
             current: ArcSwap::from_pointee(Versioned { version: 1, value }),
             failure: ArcSwapOption::empty(),
             replacing: Mutex::new(()),
+            retired: Retired::default(),
         }
     }
 
@@ -75,7 +79,8 @@ impl<T> Live<T> {
         match make() {
             Ok(value) => {
                 let version = self.version() + 1;
-                self.current.store(Arc::new(Versioned { version, value }));
+                self.retired
+                    .take(self.current.swap(Arc::new(Versioned { version, value })));
                 self.failure.store(None);
                 Ok(version)
             }

@@ -15,6 +15,7 @@ mod cell;
 mod folders;
 mod intake;
 mod pace;
+mod retired;
 mod snapshot;
 mod state;
 mod survey;

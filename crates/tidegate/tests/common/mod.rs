@@ -79,6 +79,13 @@ impl Bench {
         self.clock.advance(Nanos::new(nanos));
     }
 
+    /// Sets the clock back.
+    pub(crate) fn set_back(&self, secs: u64) {
+        use tidegate::clock::Clock;
+        self.clock
+            .set(self.clock.now().since(Nanos::from_secs(secs)));
+    }
+
     pub(crate) fn reload(&self, text: &str) {
         self.replace(Policy::of(rules(text)));
     }

@@ -54,25 +54,30 @@ impl Annex {
                 current: high,
                 previous: low,
             }),
-            Kind::Strict => {
-                let mut counts = [0; KEPT];
-                counts[0] = low;
-                if let Some(number) = elsewhere(entry) {
-                    counts = self.counts.get(number);
-                }
-                State::Strict(StrictState {
-                    index: first,
-                    counts,
-                })
-            }
-            Kind::Log => State::Log(match elsewhere(entry) {
-                Some(number) => self.logs.get(number).clone(),
-                None if low == 0 => LogState::default(),
-                None => LogState::from_entries(vec![LogEntry {
-                    stamp: first,
-                    units: low,
-                }]),
-            }),
+            Kind::Strict => State::Strict(self.strict(entry)),
+            Kind::Log => State::Log(self.log(entry)),
+        }
+    }
+
+    fn strict(&self, entry: &Entry) -> StrictState {
+        let [index, count] = entry.words;
+        let mut counts = [0; KEPT];
+        counts[0] = count as u32;
+        if let Some(number) = elsewhere(entry) {
+            counts = self.counts.get(number);
+        }
+        StrictState { index, counts }
+    }
+
+    fn log(&self, entry: &Entry) -> LogState {
+        let [stamp, units] = entry.words;
+        match elsewhere(entry) {
+            Some(number) => self.logs.get(number).clone(),
+            None if units == 0 => LogState::default(),
+            None => LogState::from_entries(vec![LogEntry {
+                stamp,
+                units: units as u32,
+            }]),
         }
     }
 
@@ -80,43 +85,34 @@ impl Annex {
     /// again or freed.
     #[inline]
     pub(super) fn words(&mut self, was: Option<&Entry>, state: State, budget: &Budget) -> [u64; 2] {
-        let same_kind = |kind| was.filter(|was| was.kind == kind);
-        match state {
-            State::Bucket(bucket) => {
-                self.release_other(was, budget);
-                [bucket.last, bucket.level]
-            }
-            State::Fixed(fixed) => {
-                self.release_other(was, budget);
-                [fixed.end, pair(fixed.count, fixed.next)]
-            }
-            State::Sliding(sliding) => {
-                self.release_other(was, budget);
-                [sliding.index, pair(sliding.current, sliding.previous)]
-            }
+        let words = match state {
+            State::Bucket(bucket) => [bucket.last, bucket.level],
+            State::Fixed(fixed) => [fixed.end, pair(fixed.count, fixed.next)],
+            State::Sliding(sliding) => [sliding.index, pair(sliding.current, sliding.previous)],
             State::Strict(strict) => {
-                let held = same_kind(Kind::Strict).and_then(elsewhere);
-                if held.is_none() {
-                    self.release_other(was, budget);
-                }
-                self.strict_words(held, &strict, budget)
+                let held = self.reuse(was, Kind::Strict, budget);
+                return self.strict_words(held.map(|(number, _)| number), &strict, budget);
             }
             State::Log(log) => {
-                let held =
-                    same_kind(Kind::Log).and_then(|was| Some((elsewhere(was)?, was.words[0])));
-                if held.is_none() {
-                    self.release_other(was, budget);
-                }
-                self.log_words(held, log, budget)
+                let held = self.reuse(was, Kind::Log, budget);
+                return self.log_words(held, log, budget);
             }
-        }
-    }
-
-    #[inline]
-    fn release_other(&mut self, was: Option<&Entry>, budget: &Budget) {
+        };
         if let Some(was) = was {
             self.release(was, budget);
         }
+        words
+    }
+
+    /// What an entry of the same kind has elsewhere, and how many bytes were counted for it. What
+    /// one of another kind has is freed.
+    fn reuse(&mut self, was: Option<&Entry>, kind: Kind, budget: &Budget) -> Option<(u32, u64)> {
+        let was = was?;
+        if was.kind == kind {
+            return Some((elsewhere(was)?, was.words[0]));
+        }
+        self.release(was, budget);
+        None
     }
 
     /// Frees what an entry keeps here.
@@ -125,9 +121,12 @@ impl Annex {
         if !matches!(entry.kind, Kind::Strict | Kind::Log | Kind::Slots) {
             return;
         }
-        let Some(number) = elsewhere(entry) else {
-            return;
-        };
+        if let Some(number) = elsewhere(entry) {
+            self.free(entry, number, budget);
+        }
+    }
+
+    fn free(&mut self, entry: &Entry, number: u32, budget: &Budget) {
         match entry.kind {
             Kind::Strict => self.counts.remove(number, budget),
             Kind::Log => {
@@ -181,7 +180,7 @@ impl Annex {
             if bytes <= counted || budget.take(bytes - counted) {
                 budget.give(counted.saturating_sub(bytes));
                 counted = bytes;
-                place = place.or_else(|| self.logs.place(budget));
+                place = place.or_else(|| self.logs.place(|bytes| budget.take(bytes)));
                 if let Some(number) = place {
                     *self.logs.get_mut(number) = log;
                     return [counted, ELSEWHERE | u64::from(number)];
@@ -202,29 +201,27 @@ impl Annex {
         elsewhere(entry).map(|number| self.slots.get_mut(number))
     }
 
-    /// The words of an entry that will have slots, if there is memory for them.
-    pub(super) fn no_slots(&mut self, budget: &Budget) -> Option<[u64; 2]> {
-        let number = self.slots.place(budget)?;
-        Some([0, ELSEWHERE | u64::from(number)])
+    /// The words of an entry that will have slots. Their memory is counted but never refused: each
+    /// stands for something that is open, and that costs whoever opened it far more.
+    pub(super) fn no_slots(&mut self, budget: &Budget) -> [u64; 2] {
+        let forced = |bytes| {
+            budget.force(bytes);
+            true
+        };
+        let number = self.slots.place(forced);
+        [0, number.map_or(0, |number| ELSEWHERE | u64::from(number))]
     }
 
-    /// Room for one more slot, if there is memory for it.
-    pub(super) fn slot_room(
-        &mut self,
-        entry: &mut Entry,
-        budget: &Budget,
-    ) -> Option<&mut Vec<Slot>> {
-        let slots = self.slots.get_mut(elsewhere(entry)?);
-        if slots.len() == slots.capacity() {
-            let more = slots.len().max(4);
-            let bytes = (more * size_of::<Slot>()) as u64;
-            if !budget.take(bytes) {
-                return None;
-            }
-            slots.reserve_exact(more);
-            entry.words[0] += bytes;
-        }
-        Some(slots)
+    /// Adds a slot to an entry.
+    pub(super) fn add_slot(&mut self, entry: &mut Entry, slot: Slot, budget: &Budget) {
+        let Some(slots) = self.slots(entry) else {
+            return;
+        };
+        let before = slots.capacity();
+        slots.push(slot);
+        let bytes = ((slots.capacity() - before) * size_of::<Slot>()) as u64;
+        budget.force(bytes);
+        entry.words[0] += bytes;
     }
 }
 

@@ -28,35 +28,45 @@ pub(super) struct Account<'c> {
     seat: Seat,
     /// Whether it is, or begins as, a shared one.
     pub(super) source: Source,
-    /// The limit that `state` is under: that of the last charge that was judged.
+    /// The limit that `state` is under: that of the last charge that was spent.
     limit: &'c Limit,
-    pub(super) state: State,
+    state: State,
     /// As it was found, for a request that is not charged.
     found: (&'c Limit, State),
+    /// Whether it was found so far ahead of the clock that it had to be moved. That must be kept
+    /// even if the request is refused, or the next one finds it just as far ahead.
+    pub(super) stepped: bool,
     /// Whether there is anything to write.
-    pub(super) spent: bool,
+    pub(super) changed: bool,
 }
 
 impl<'c> Account<'c> {
-    /// Brings the state to the present and under `limit`.
-    pub(super) fn advance(&mut self, limit: &'c Limit, now: Nanos) -> Moment {
+    /// A copy of the state, under `limit` and at the present. What is only looked at stays under
+    /// the limit it was found or last spent under.
+    pub(super) fn under(&self, limit: &Limit, now: Nanos) -> (State, Moment) {
+        let mut state = self.state.clone();
         if self.limit.tag() != limit.tag() {
-            let state = std::mem::replace(&mut self.state, limit.fresh(now));
-            self.state = limit.adopt(self.limit, state, now);
+            state = limit.adopt(self.limit, state, now);
         }
-        self.limit = limit;
-        limit.advance(&mut self.state, now)
+        let at = limit.advance(&mut state, now);
+        (state, at)
     }
 
-    /// Undoes all that was spent on the copy.
+    /// Takes a state of this account that was changed.
+    pub(super) fn take(&mut self, limit: &'c Limit, state: State) {
+        (self.limit, self.state) = (limit, state);
+        self.changed = true;
+    }
+
+    /// Undoes every change that was spent.
     pub(super) fn restore(&mut self) {
         (self.limit, self.state) = self.found.clone();
-        self.spent = false;
+        self.changed = self.stepped;
     }
 
-    pub(super) fn figures(&mut self, limit: &'c Limit, now: Nanos) -> Figures {
-        let at = self.advance(limit, now);
-        limit.figures(&self.state, at)
+    pub(super) fn figures(&self, limit: &Limit, now: Nanos) -> Figures {
+        let (state, at) = self.under(limit, now);
+        limit.figures(&state, at)
     }
 }
 
@@ -105,7 +115,7 @@ impl<C> MemoryStore<C> {
                 }
             };
             let state = state.unwrap_or_else(|| charge.limit.fresh(at.now));
-            books.enter(seat, source, &charge.limit, state);
+            books.enter(seat, source, &charge.limit, state, at.now);
         }
         books
     }
@@ -122,13 +132,13 @@ impl<C> MemoryStore<C> {
     }
 
     /// Writes an account.
-    pub(super) fn commit(&self, locks: &mut Locks<'_>, account: &mut Account<'_>, at: Present) {
-        let moment = account.advance(account.limit, at.now);
+    pub(super) fn commit(&self, locks: &mut Locks<'_>, account: &Account<'_>, at: Present) {
+        let (state, moment) = account.under(account.limit, at.now);
         let mut write = Write {
             key: Key::NONE,
             limit: account.limit,
-            fresh_at: account.limit.fresh_at(&account.state, moment),
-            state: account.state.clone(),
+            fresh_at: account.limit.fresh_at(&state, moment),
+            state,
         };
         match account.seat {
             Seat::Own(key) => {
@@ -157,20 +167,29 @@ enum Look {
 }
 
 impl<'c> Books<'c> {
-    fn enter(&mut self, seat: Seat, source: Source, limit: &'c Limit, state: State) {
+    fn enter(
+        &mut self,
+        seat: Seat,
+        source: Source,
+        limit: &'c Limit,
+        mut state: State,
+        now: Nanos,
+    ) {
         let known = self
             .accounts
             .iter()
             .position(|account| account.seat == seat);
         self.of.push(known.unwrap_or(self.accounts.len()));
         if known.is_none() {
+            let stepped = limit.advance(&mut state, now).stepped_back();
             self.accounts.push(Account {
                 seat,
                 source,
                 limit,
                 found: (limit, state.clone()),
                 state,
-                spent: false,
+                stepped,
+                changed: stepped,
             });
         }
     }

@@ -63,41 +63,32 @@ impl<C> MemoryStore<C> {
     ) -> Held {
         let until = at.now.plus(hold.lasts);
         let open = open(shard, key, at.now);
-        let refused = Held {
-            granted: false,
-            open,
-        };
-        let mut entry = match shard.find(key) {
-            Some(place) => shard.entry(place),
-            None if hold.most == 0 => return refused,
-            None => {
-                let Some(words) = shard.annex.no_slots(budget) else {
-                    return refused;
-                };
-                let entry = Entry {
-                    key,
-                    words,
-                    kind: Kind::Slots,
-                    expires: Secs::ZERO,
-                    tag: 0,
-                };
-                shard.insert(&entry, at.secs, budget);
-                entry
-            }
-        };
-        let slots = shard.annex.slots(&entry);
+        let found = shard.find(key).map(|place| shard.entry(place));
+        let slots = found.as_ref().and_then(|entry| shard.annex.slots(entry));
         let mine = slots.and_then(|slots| slots.iter_mut().find(|s| s.holder == hold.holder));
         let renewed = mine.map(|slot| slot.until = until).is_some();
-        if !renewed {
-            let full = open >= hold.most;
-            let room = (!full).then(|| shard.annex.slot_room(&mut entry, budget));
-            let Some(slots) = room.flatten() else {
-                return refused;
+        if !renewed && open >= hold.most {
+            return Held {
+                granted: false,
+                open,
             };
-            slots.push(Slot {
-                holder: hold.holder,
-                until,
-            });
+        }
+        let mut entry = found.unwrap_or_else(|| {
+            let entry = Entry {
+                key,
+                words: shard.annex.no_slots(budget),
+                kind: Kind::Slots,
+                expires: Secs::NEVER,
+                tag: 0,
+            };
+            shard.insert(&entry, at.secs, budget);
+            entry
+        });
+        if !renewed {
+            let holder = hold.holder;
+            shard
+                .annex
+                .add_slot(&mut entry, Slot { holder, until }, budget);
         }
         self.renew(shard, entry);
         Held {

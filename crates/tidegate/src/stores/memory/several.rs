@@ -1,7 +1,7 @@
 //! Several charges of one request, decided together: all are charged or none is.
 //!
 //! Enforced charges and quotas are judged first; shadows after them, when it is known whether the
-//! request passes. A refusal writes nothing.
+//! request passes. A refusal spends nothing.
 
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::algorithms::Verdict;
@@ -29,7 +29,8 @@ impl<C> MemoryStore<C> {
         let mut locks = self.lock_counters(&set.charges);
         let mut books = self.open(&mut locks, &set.charges, at);
         let decided = books.decide(set, intent, now);
-        for account in books.accounts.iter_mut().filter(|account| account.spent) {
+        let write = |account: &&Account<'_>| account.changed && intent != Intent::Peek;
+        for account in books.accounts.iter().filter(write) {
             self.commit(&mut locks, account, at);
         }
         let shared = |account: &Account<'_>| account.source == Source::Overflow;
@@ -53,15 +54,15 @@ impl<C> MemoryStore<C> {
 
 impl<'c> Account<'c> {
     /// Judges a charge and, if it fits or is forced, spends it on the copy.
-    fn judge(&mut self, charge: &'c Charge<'_>, intent: Intent, now: Nanos) -> (Verdict, bool) {
+    fn judge(&mut self, charge: &'c Charge<'_>, intent: Intent, now: Nanos) -> Verdict {
         let limit = charge.limit.as_ref();
-        let at = self.advance(limit, now);
-        let verdict = limit.judge(&self.state, at, charge.cost);
+        let (mut state, at) = self.under(limit, now);
+        let verdict = limit.judge(&state, at, charge.cost);
         if verdict.allows() || intent == Intent::Force {
-            limit.spend(&mut self.state, at, charge.cost);
-            self.spent = true;
+            limit.spend(&mut state, at, charge.cost);
+            self.take(limit, state);
         }
-        (verdict, at.stepped_back())
+        verdict
     }
 }
 
@@ -70,12 +71,9 @@ impl<'c> Books<'c> {
     fn decide(&mut self, set: &'c ChargeSet<'_>, intent: Intent, now: Nanos) -> Outcome {
         let mut verdicts: SmallVec<[Verdict; 8]> =
             smallvec![Verdict::Allow { delay: Nanos::ZERO }; set.charges.len()];
-        let mut clock_stepped = false;
         let enforced = |charge: &Charge<'_>| charge.role != Role::Shadow;
         for (i, charge) in set.charges.iter().enumerate().filter(|(_, c)| enforced(c)) {
-            let (verdict, back) = self.accounts[self.of[i]].judge(charge, intent, now);
-            verdicts[i] = verdict;
-            clock_stepped |= back;
+            verdicts[i] = self.accounts[self.of[i]].judge(charge, intent, now);
         }
         let admitted = intent == Intent::Force || set.admits(|i| verdicts[i].allows());
         if !admitted {
@@ -83,7 +81,7 @@ impl<'c> Books<'c> {
         }
         for (i, charge) in set.charges.iter().enumerate().filter(|(_, c)| !enforced(c)) {
             let account = &mut self.accounts[self.of[i]];
-            verdicts[i] = account.judge(charge, intent, now).0;
+            verdicts[i] = account.judge(charge, intent, now);
             if !admitted {
                 account.restore();
             }
@@ -100,7 +98,7 @@ impl<'c> Books<'c> {
             readings: readings.collect(),
             at: now,
             source: Source::Exact,
-            clock_stepped,
+            clock_stepped: self.accounts.iter().any(|account| account.stepped),
         }
     }
 }

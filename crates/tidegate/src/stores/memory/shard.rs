@@ -13,15 +13,16 @@ use super::rebuild::{Stock, upper};
 use super::registry::Noted;
 use super::table::{MOST, Table};
 
-/// Counters under one lock.
+/// Counters under one lock. What every decision reads is small enough to share a cache line with the
+/// lock; the rest is kept apart.
 pub(super) struct Shard {
     /// Which table has the keys that continue with these bits.
-    directory: Vec<u16>,
+    directory: Box<[u16]>,
     tables: Vec<Table>,
     /// Bits the directory reads.
     depth: u32,
-    pub(super) annex: Annex,
-    pub(super) noted: Noted,
+    pub(super) annex: Box<Annex>,
+    pub(super) noted: Box<Noted>,
 }
 
 /// Where an entry is. Holds until the shard is unlocked or room is made in it.
@@ -37,16 +38,19 @@ pub(super) struct Full;
 impl Shard {
     pub(super) fn new() -> Shard {
         Shard {
-            directory: vec![0],
+            directory: Box::new([0]),
             tables: vec![Table::empty(SHARD_BITS)],
             depth: 0,
-            annex: Annex::default(),
-            noted: Noted::default(),
+            annex: Box::default(),
+            noted: Box::default(),
         }
     }
 
     #[inline]
     fn route(&self, key: Key) -> usize {
+        if self.depth == 0 {
+            return 0;
+        }
         let next = ((key.hi << SHARD_BITS) >> 1) >> (63 - self.depth);
         usize::from(self.directory[next as usize])
     }

@@ -88,13 +88,13 @@ impl Table {
             return Err(0);
         }
         let mut slot = self.home(key);
-        loop {
-            let found = self.key(slot);
-            if found >= key {
-                return if found == key { Ok(slot) } else { Err(slot) };
-            }
+        let mut found = self.key(slot);
+        // Two keys agree in their first halves about never; then the second halves decide.
+        while found.hi < key.hi || (found.hi == key.hi && found.lo < key.lo) {
             slot += 1;
+            found = self.key(slot);
         }
+        if found == key { Ok(slot) } else { Err(slot) }
     }
 
     #[inline]

@@ -40,11 +40,12 @@ impl<C> MemoryStore<C> {
         let mut locks = self.lock_counters(charges);
         let mut books = self.open(&mut locks, charges, at);
         let account = &mut books.accounts[0];
-        let moment = account.advance(&charge.limit, now);
-        let there = charge.limit.remaining(&account.state, moment);
+        let (mut state, moment) = account.under(&charge.limit, now);
+        let there = charge.limit.remaining(&state, moment);
         let units = Cost::new(there.min(charge.cost.get()));
         if let Some(units) = units {
-            charge.limit.spend(&mut account.state, moment, units);
+            charge.limit.spend(&mut state, moment, units);
+            account.take(&charge.limit, state);
             self.commit(&mut locks, account, at);
         }
         Granted {
@@ -140,7 +141,9 @@ impl<C> MemoryStore<C> {
             let mut locks = self.lock_counters(charges);
             let mut books = self.open(&mut locks, charges, at);
             let account = &mut books.accounts[0];
-            limit.merge(&mut account.state, &seed.state, now);
+            let (mut state, _) = account.under(limit, now);
+            limit.merge(&mut state, &seed.state, now);
+            account.take(limit, state);
             if account.figures(limit, now).reset_after > Nanos::ZERO {
                 self.commit(&mut locks, account, at);
             }
@@ -151,15 +154,14 @@ impl<C> MemoryStore<C> {
     /// How each counter stands; nothing for one never seen or fully refilled.
     pub fn inspect_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Vec<Option<Inspection>> {
         let mut locks = self.lock_counters(&set.charges);
-        let mut books = self.open(&mut locks, &set.charges, self.present(now));
+        let books = self.open(&mut locks, &set.charges, self.present(now));
         let mut inspections = Vec::with_capacity(set.charges.len());
         for (i, charge) in set.charges.iter().enumerate() {
-            let account = &mut books.accounts[books.of[i]];
-            let moment = account.advance(&charge.limit, now);
-            let figures = charge.limit.figures(&account.state, moment);
+            let (state, moment) = books.accounts[books.of[i]].under(&charge.limit, now);
+            let figures = charge.limit.figures(&state, moment);
             let in_use = figures.reset_after > Nanos::ZERO;
             inspections.push(in_use.then(|| Inspection {
-                used: charge.limit.used(&account.state, moment),
+                used: charge.limit.used(&state, moment),
                 figures,
             }));
         }

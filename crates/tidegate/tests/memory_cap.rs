@@ -1,0 +1,228 @@
+//! A store that may not grow: newcomers share counters, and nothing that was counted is lost.
+
+use std::borrow::Cow;
+
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::stores::MemoryStore;
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::store::{Charge, ChargeSet, Hold, Refund, Refunded, Role, Source};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::{Cost, Nanos};
+
+const CAP: u64 = 4 << 20;
+const HOUR: u64 = 3_600;
+
+/// A small store, full of counters that live for `secs`.
+struct Full {
+    store: MemoryStore<ManualClock>,
+    clock: ManualClock,
+    rule: RuleName,
+}
+
+impl Full {
+    fn of(secs: u64) -> Full {
+        let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
+        let full = Full {
+            store: MemoryStore::with_cap(clock.clone(), CAP),
+            clock,
+            rule: RuleName::new("full"),
+        };
+        let limit = limit(Algorithm::TokenBucket, 1, secs);
+        for who in 0..100_000 {
+            full.charge(&limit, who);
+        }
+        let stats = full.store.stats();
+        assert!(stats.overflow > 10_000 && stats.bytes <= CAP, "{stats:?}");
+        full
+    }
+
+    fn charge(&self, limit: &Limit, who: u64) -> (bool, Source) {
+        let charge = charge(&self.rule, limit, who);
+        let (reading, source) = self.store.charge_one_at(&charge, self.clock.now());
+        (reading.verdict.allows(), source)
+    }
+
+    /// How many of `asked` requests of one subject pass, and by what.
+    fn admitted(&self, limit: &Limit, who: u64, asked: usize) -> (usize, Source) {
+        let answers: Vec<_> = (0..asked).map(|_| self.charge(limit, who)).collect();
+        let passed = answers.iter().filter(|(passed, _)| *passed).count();
+        (passed, answers[0].1)
+    }
+}
+
+fn limit(algorithm: Algorithm, count: u64, secs: u64) -> Limit {
+    let spec = Spec::new(algorithm, count, Nanos::from_secs(secs));
+    Limit::compile(&spec, Precision::Memory).expect("a limit")
+}
+
+fn charge<'a>(rule: &'a RuleName, limit: &'a Limit, who: u64) -> Charge<'a> {
+    let spread = who.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    let bits = (u128::from(spread.rotate_left(32)) << 64) | u128::from(spread);
+    Charge {
+        subject: Fingerprint::new(bits),
+        rule,
+        rate: 0,
+        limit: Cow::Borrowed(limit),
+        cost: Cost::ONE,
+        role: Role::Enforce,
+    }
+}
+
+fn set<'a>(charge: Charge<'a>) -> ChargeSet<'a> {
+    ChargeSet {
+        charges: [charge].into_iter().collect(),
+    }
+}
+
+/// A subject of another rule that finds its table full.
+fn newcomer(full: &Full, rule: &RuleName, limit: &Limit) -> u64 {
+    let shares = |who: &u64| {
+        let outcome = full.store.peek_now(&set(charge(rule, limit, *who)));
+        outcome.source == Source::Overflow
+    };
+    (1_000_000..)
+        .find(shares)
+        .expect("somebody who finds no room")
+}
+
+#[test]
+fn a_newcomer_shares_a_counter_that_has_the_full_limit() {
+    let mut full = Full::of(HOUR);
+    full.rule = RuleName::new("another");
+    let limit = limit(Algorithm::TokenBucket, 5, HOUR);
+    let who = newcomer(&full, &full.rule, &limit);
+    assert_eq!(full.admitted(&limit, who, 8), (5, Source::Overflow));
+}
+
+/// Otherwise a subject could spend its limit on the shared counter, and once more on its own.
+#[test]
+fn a_subject_that_shared_a_counter_does_not_start_afresh_when_there_is_room() {
+    for algorithm in Algorithm::ALL {
+        let mut full = Full::of(10);
+        full.rule = RuleName::new("another");
+        let limit = limit(algorithm, 5, HOUR);
+        let who = newcomer(&full, &full.rule, &limit);
+        let before = full.admitted(&limit, who, 8);
+        assert_eq!(before.1, Source::Overflow);
+        full.clock.advance(Nanos::from_secs(30)); // all others have left
+        let later = full.admitted(&limit, who, 8);
+        assert!(
+            before.0 + later.0 <= 5,
+            "{algorithm}: {before:?}, then {later:?}"
+        );
+        full.clock.advance(Nanos::from_secs(3 * HOUR));
+        assert_eq!(
+            full.admitted(&limit, who, 8),
+            (5, Source::Exact),
+            "{algorithm}"
+        );
+    }
+}
+
+#[test]
+fn sets_share_counters_like_single_charges() {
+    let full = Full::of(HOUR);
+    let (one, other) = (RuleName::new("one"), RuleName::new("other"));
+    let limit = limit(Algorithm::FixedWindow, 5, HOUR);
+    let who = newcomer(&full, &one, &limit);
+    let both = ChargeSet {
+        charges: [charge(&one, &limit, who), charge(&other, &limit, who)]
+            .into_iter()
+            .collect(),
+    };
+    let outcomes: Vec<_> = (0..8).map(|_| full.store.charge_now(&both)).collect();
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| outcome.source == Source::Overflow)
+    );
+    assert_eq!(
+        outcomes.iter().filter(|outcome| outcome.admitted).count(),
+        5
+    );
+    let left = full.store.peek_now(&both).readings;
+    assert!(left.iter().all(|reading| reading.figures.remaining == 0));
+}
+
+/// Their counts and logs grow beyond their entry, for which there is no memory either.
+#[test]
+fn counters_that_cannot_grow_count_too_much_rather_than_too_little() {
+    let full = Full::of(HOUR);
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindowStrict] {
+        let limit = limit(algorithm, 50, 600);
+        for who in 0..2_000 {
+            full.charge(&limit, who); // converted where they are
+        }
+        let asks = (0..120).map(|_| {
+            full.clock.advance(Nanos::from_secs(5));
+            full.charge(&limit, 7)
+        });
+        let passed = asks
+            .filter(|answer| *answer == (true, Source::Exact))
+            .count();
+        assert!(passed <= 50, "{algorithm}: {passed} in one window");
+        full.clock.advance(Nanos::from_secs(700));
+        assert!(full.charge(&limit, 7).0, "{algorithm} reopens");
+        assert!(full.store.stats().bytes <= CAP, "{:?}", full.store.stats());
+    }
+}
+
+#[test]
+fn a_refund_that_cannot_be_remembered_is_not_paid() {
+    let full = Full::of(HOUR);
+    let limit = limit(Algorithm::TokenBucket, 1, HOUR);
+    let refund = |id: u64| Refund {
+        id: u128::from(id.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64 | u128::from(id),
+        charged: full.clock.now(),
+        until: full.clock.now().plus(Nanos::from_secs(HOUR)),
+        set: set(charge(&full.rule, &limit, 3)),
+    };
+    let answers = (1..2_000).map(|id| full.store.refund_at(&refund(id), full.clock.now()));
+    let lapsed = answers.filter(|answer| *answer == Refunded::Lapsed).count();
+    assert!(lapsed > 1_000, "{lapsed} of 2,000");
+}
+
+#[test]
+fn slots_without_room_are_shared_and_given_back() {
+    let full = Full::of(HOUR);
+    let hold = |who: u64, holder: u64| Hold {
+        subject: Fingerprint::new(u128::from(who) * 4_096),
+        rule: &full.rule,
+        holder: u128::from(holder),
+        most: 2,
+        lasts: Nanos::from_secs(60),
+    };
+    let now = full.clock.now();
+    // All these subjects share one list: their numbers agree where it is chosen.
+    let granted: Vec<u64> = (0..3_000)
+        .filter(|who| full.store.hold_at(&hold(*who, *who), now).granted)
+        .collect();
+    assert!(
+        granted.len() < 2_000,
+        "{} lists of their own",
+        granted.len()
+    );
+    for who in &granted {
+        full.store.release_at(&hold(*who, *who), now);
+    }
+    assert!(full.store.hold_at(&hold(2_999, 1), now).granted);
+    assert!(full.store.hold_at(&hold(2_999, 2), now).granted);
+    assert!(!full.store.hold_at(&hold(2_999, 3), now).granted);
+}
+
+#[test]
+fn a_sweep_gives_room_back() {
+    let full = Full::of(10);
+    let before = full.store.stats();
+    full.clock.advance(Nanos::from_secs(60));
+    while full.store.sweep(16) > 0 {}
+    let after = full.store.stats();
+    assert_eq!((after.keys, after.swept), (0, before.keys));
+    let limit = limit(Algorithm::TokenBucket, 1, HOUR);
+    assert_eq!(full.charge(&limit, 5), (true, Source::Exact));
+    assert_eq!(
+        after.bytes,
+        full.store.stats().bytes,
+        "blocks are used again"
+    );
+}
