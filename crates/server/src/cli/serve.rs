@@ -51,10 +51,7 @@ pub(super) fn run(args: ServeArgs) -> Exit {
         }
     };
     logs::start(settings.log_format);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let served = runtime
+    let served = runtime()
         .map_err(|error| Failure::System(error.to_string()))
         .and_then(|runtime| runtime.block_on(serve(settings)));
     let exit = match served {
@@ -71,6 +68,16 @@ pub(super) fn run(args: ServeArgs) -> Exit {
     };
     sink::flush();
     exit
+}
+
+/// On one core threads would only hand work to each other.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let alone = std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
+    let mut builder = match alone {
+        true => tokio::runtime::Builder::new_current_thread(),
+        false => tokio::runtime::Builder::new_multi_thread(),
+    };
+    builder.enable_all().build()
 }
 
 fn settings(args: ServeArgs) -> Result<Settings, crate::config::BadConfig> {
