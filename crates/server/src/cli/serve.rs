@@ -95,6 +95,9 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let service = Arc::new(service(&settings, &drain)?);
     let live = Live::start(&service, settings.rules.as_deref()).map_err(system)?;
     let live = Arc::new(live);
+    let token_file = settings.admin_token_file.as_deref();
+    let guard = Guard::new(&settings.admin, token_file, &settings.admin_hosts);
+    let guard = guard.map_err(|error| Failure::Config(error.to_string()))?;
     let http = open("http", &settings.http).await?;
     let admin = open("admin", &settings.admin).await?;
     let ending = || Ending {
@@ -107,9 +110,7 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         idle: settings.idle,
     };
     if let Some(listener) = admin {
-        let token_file = settings.admin_token_file.as_deref();
-        let guard = Guard::new(&listener.place(), token_file, &settings.admin_hosts);
-        let guard = guard.map_err(|error| Failure::Config(error.to_string()))?;
+        listener.for_owner_alone().map_err(system)?;
         let admin = Admin {
             service: Arc::clone(&service),
             live: Arc::clone(&live),
