@@ -129,6 +129,9 @@ pub(crate) struct Settings {
     pub(crate) idle: Duration,
 }
 
+/// What the store needs to be of use.
+const LEAST_MEMORY: u64 = 16 << 20;
+
 /// Why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadConfig {
@@ -144,6 +147,22 @@ pub(crate) enum BadConfig {
     /// A store there is no code for.
     #[error("store `{found}` is not there yet; write memory")]
     NoSuchStore { found: String },
+    /// Nobody could reach it.
+    #[error("--http and --admin are both off, so nobody could ask anything; open one of them")]
+    NothingOpen,
+    /// Too little for the tables alone.
+    #[error("--memory-cap is below 16MiB, which a few thousand clients would fill; write more")]
+    TooLittleMemory,
+}
+
+impl BadConfig {
+    /// Whether a file is wrong, rather than what was asked for.
+    pub(crate) fn is_of_a_file(&self) -> bool {
+        matches!(
+            self,
+            BadConfig::Unreadable { .. } | BadConfig::Malformed { .. }
+        )
+    }
 }
 
 impl Layer {
@@ -193,6 +212,13 @@ impl Layer {
                 .to_string();
             return Err(BadConfig::NoSuchStore { found });
         }
+        let memory_cap = self.memory_cap.unwrap_or(Size(512 << 20));
+        if memory_cap.0 < LEAST_MEMORY {
+            return Err(BadConfig::TooLittleMemory);
+        }
+        if self.http == Some(Address::Off) && self.admin == Some(Address::Off) {
+            return Err(BadConfig::NothingOpen);
+        }
         let loopback = |port: u16| Address::Tcp(format!("127.0.0.1:{port}"));
         Ok(Settings {
             rules: self.rules,
@@ -202,7 +228,7 @@ impl Layer {
             admin_hosts: self.admin_host.unwrap_or_default(),
             shadow: self.shadow.unwrap_or(false),
             secret_file: self.secret_file,
-            memory_cap: self.memory_cap.unwrap_or(Size(512 << 20)),
+            memory_cap,
             log_format: self.log_format.unwrap_or_default(),
             drain: Duration::from_secs(self.drain.unwrap_or(10)),
             // A balancer that probes every second has seen /readyz once before the door closes.

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue, header};
-use ipnet::IpNet;
+use tidegate::Limiter;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::http::{BodyStyle, Context, ResetStyle};
-use tidegate::identity::Trusted;
 use tidegate::observe::{Line, Metrics, RuleSeries};
 use tidegate::stores::memory::MemoryStore;
-use tidegate::{Limiter, Policy};
 use tidegate_core::algorithms::Retry;
 use tidegate_core::engine::{Decision, Edge, Fate, Request};
 use tidegate_core::store::StoreError;
@@ -18,6 +17,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::drain::Phase;
+use crate::edges::auth::wire::Reading;
 use crate::ids::{Id, Ids};
 use crate::logs::Shown;
 
@@ -32,6 +32,7 @@ pub(crate) struct Service {
     pub(crate) ids: Ids,
     pub(crate) reset: ResetStyle,
     pub(crate) phase: watch::Receiver<Phase>,
+    pub(crate) reading: ArcSwapOption<Reading>,
 }
 
 impl Service {
@@ -45,6 +46,20 @@ impl Service {
         };
         self.metrics.took(edge, begun.elapsed());
         decision
+    }
+
+    /// How sub-requests are read under the rules in force. Made once for each set of rules.
+    pub(crate) fn reading(&self) -> Arc<Reading> {
+        let policy = self.limiter.policy().load();
+        let known = self.reading.load();
+        match &*known {
+            Some(known) if Arc::ptr_eq(&known.rules, &policy.rules) => Arc::clone(known),
+            _ => {
+                let fresh = Arc::new(Reading::of(&policy.rules));
+                self.reading.store(Some(Arc::clone(&fresh)));
+                fresh
+            }
+        }
     }
 
     /// What an answer needs besides its decision.
@@ -148,12 +163,4 @@ pub(crate) fn body_style(headers: &HeaderMap) -> BodyStyle {
         true => BodyStyle::Problem,
         false => BodyStyle::Plain,
     }
-}
-
-/// Whose word about a client's address a sub-request is taken for: this machine's, and that of the
-/// proxies the rules name.
-pub(crate) fn trusted_by(policy: &Policy) -> Trusted {
-    let loopback = ["127.0.0.0/8", "::1/128"].map(|net| net.parse::<IpNet>().expect("a network"));
-    let named = policy.rules.identity().trusted_proxies.iter().copied();
-    Trusted::new(loopback.into_iter().chain(named))
 }

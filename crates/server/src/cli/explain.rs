@@ -1,21 +1,31 @@
 //! `tidegate explain`: which rules apply to a request and why, from the files alone.
 
+use std::sync::Arc;
+
+use tidegate::clock::SystemClock;
+use tidegate::stores::memory::MemoryStore;
+use tidegate::{Limiter, Secret};
+
 use crate::edges::http::explain;
 use crate::edges::http::wire::{self, Asked};
 use crate::live;
 
-use super::{Exit, ExplainArgs, Output, complain, lint, say};
+use super::{Exit, ExplainArgs, Output, complain, say};
 
 pub(super) fn run(args: &ExplainArgs) -> Exit {
-    let rules = match &args.rules {
-        None => live::built_in(),
-        Some(path) => match lint::load(path) {
-            Ok(rules) => rules,
-            Err(faults) => {
-                complain(faults);
-                return Exit::BadConfig;
-            }
-        },
+    let policy = match live::policy(args.rules.as_deref()) {
+        Ok(policy) => policy,
+        Err(faults) => {
+            complain(faults);
+            return Exit::BadConfig;
+        }
+    };
+    let secret = match Secret::random() {
+        Ok(secret) => secret,
+        Err(error) => {
+            complain(format_args!("no randomness: {error}"));
+            return Exit::Failed;
+        }
     };
     let body = args.request.body();
     let ask = match wire::asked(body.as_bytes()) {
@@ -26,7 +36,10 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
             return Exit::Usage;
         }
     };
-    let explanation = rules.explain(&ask.request);
+    // A limiter that never decides: it knows addresses and keys as the service does.
+    let clock = SystemClock::new();
+    let limiter = Limiter::new(MemoryStore::new(clock), policy, secret, Arc::new(clock));
+    let explanation = limiter.view().explain(ask.request);
     match args.output {
         Output::Json => say(explain::json(&explanation)),
         Output::Text => say(explanation.to_string().trim_end()),

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use tidegate::clock::SystemClock;
 use tidegate::http::ResetStyle;
 use tidegate::observe::{Metrics, process};
@@ -46,8 +47,11 @@ pub(super) fn run(args: ServeArgs) -> Exit {
     let settings = match settings(args) {
         Ok(settings) => settings,
         Err(error) => {
-            complain(error);
-            return Exit::BadConfig;
+            complain(&error);
+            return match error.is_of_a_file() {
+                true => Exit::BadConfig,
+                false => Exit::Usage,
+            };
         }
     };
     logs::start(settings.log_format);
@@ -186,6 +190,7 @@ fn service(settings: &Settings, drain: &Drain) -> Result<Service, Failure> {
         ids,
         reset,
         phase: drain.watch(),
+        reading: ArcSwapOption::empty(),
     })
 }
 

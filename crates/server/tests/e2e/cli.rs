@@ -39,7 +39,7 @@ fn usage_is_2_and_what_is_not_there_yet_is_said() {
     check(&["serve", "--no-such-flag"], 2, "--no-such-flag");
     check(
         &["serve", "--store", "redis://:hunter2@localhost"],
-        78,
+        2,
         "store `redis` is not there yet",
     );
     check(
@@ -47,6 +47,8 @@ fn usage_is_2_and_what_is_not_there_yet_is_said() {
         2,
         "write host:port, unix:path or off",
     );
+    check(&["serve", "--http", "off", "--admin", "off"], 2, "both off");
+    check(&["serve", "--memory-cap", "1MiB"], 2, "below 16MiB");
     check(&["--version"], 0, "tidegate");
 }
 

@@ -83,7 +83,7 @@ fn nonsense_costs_its_own_connection_only() {
         b"GET\r\n\r\n",
         b"POST /v1/check HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
         b"POST /v1/check HTTP/1.1\r\ncontent-length: -5\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\xff\xff\xff\xff",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x06\x00\x00\x00\x00\x00",
         b"POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
     ] {
         let mut client = server.client();

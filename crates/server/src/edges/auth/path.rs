@@ -1,28 +1,48 @@
 //! One path for one resource, however it is written.
 //!
-//! A rule for `/login` must see `/login` when a client writes `//login`, `/x/../login`, `/%6cogin`
-//! or `/login;a=b`, because the service behind may. In order:
+//! A rule for `/login` must see `/login` when a client writes `//login`, `/login/`, `/x/../login`,
+//! `/%6cogin` or `/login;a=b`, because the service behind may. In order:
 //!
 //! 1. `http://host` in front, and `?` or `#` and what follows, are dropped;
 //! 2. `%XX` of printable ASCII is decoded, once; others stay, with capital digits;
 //! 3. `\` becomes `/`;
 //! 4. in each segment `;` and what follows is dropped;
-//! 5. empty and `.` segments are dropped, `..` takes the one before with it;
-//! 6. a slash at the end stays, and what has no slash in front gets one.
+//! 5. empty and `.` segments are dropped, also at the end; `..` takes the one before with it;
+//! 6. what is left starts with a slash and, unless it is only that, ends without one.
 //!
-//! Doing it twice changes nothing, except that what was encoded twice is then decoded again.
+//! Servers disagree most where `..` meets `;`, `\` or an encoded slash. Such a path is refused: no
+//! honest client sends one.
 
 use std::borrow::Cow;
 
+use super::wire::fault;
+use crate::edges::http::wire::BadInput;
+
 /// The path of a request target, normalised.
-pub(crate) fn normalise(target: &str) -> Cow<'_, str> {
+pub(crate) fn normalise(target: &str) -> Result<Cow<'_, str>, BadInput> {
     let path = without_origin(target);
     let end = path.find(['?', '#']).unwrap_or(path.len());
     let path = &path[..end];
     if is_normal(path) {
-        return Cow::Borrowed(path);
+        return Ok(Cow::Borrowed(path));
     }
-    Cow::Owned(resolve(&decode(path)))
+    let decoded = decode(path);
+    let odd = path.len() != decoded.len() && hides_slash(path);
+    if decoded.contains("..") && (odd || decoded.contains([';', '\\'])) {
+        return Err(fault(
+            "path",
+            "`..` beside `;`, a backslash or an encoded slash means different things to different servers",
+        ));
+    }
+    Ok(Cow::Owned(resolve(&decoded)))
+}
+
+/// Whether a slash or backslash is written as `%2f` or `%5c`.
+fn hides_slash(path: &str) -> bool {
+    let mut escapes = path
+        .match_indices('%')
+        .filter_map(|(at, _)| escaped(&path[at..]));
+    escapes.any(|byte| matches!(byte, b'/' | b'\\'))
 }
 
 fn without_origin(target: &str) -> &str {
@@ -41,6 +61,7 @@ fn is_normal(path: &str) -> bool {
     bytes.first() == Some(&b'/')
         && !bytes.iter().any(|b| matches!(b, b'%' | b'\\' | b';'))
         && !bytes.windows(2).any(|pair| matches!(pair, b"//" | b"/."))
+        && (bytes.len() == 1 || bytes.last() != Some(&b'/'))
 }
 
 fn decode(path: &str) -> String {
@@ -78,11 +99,8 @@ fn escaped(text: &str) -> Option<u8> {
 
 fn resolve(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
-    let mut ends_open = false;
     for segment in path.split(['/', '\\']) {
-        let segment = segment.split(';').next().unwrap_or_default();
-        ends_open = matches!(segment, "" | "." | "..");
-        match segment {
+        match segment.split(';').next().unwrap_or_default() {
             "" | "." => {}
             ".." => _ = kept.pop(),
             segment => kept.push(segment),
@@ -93,7 +111,7 @@ fn resolve(path: &str) -> String {
         out.push('/');
         out.push_str(segment);
     }
-    if ends_open || kept.is_empty() {
+    if kept.is_empty() {
         out.push('/');
     }
     out
@@ -113,16 +131,19 @@ mod tests {
             ("/./login", "/login"),
             ("/a/../login", "/login"),
             ("/../../login", "/login"),
-            ("/a/..;x=1/login;y", "/login"),
+            ("/login;y=1", "/login"),
             ("/%6cogin", "/login"),
             ("/%6Cogin", "/login"),
-            ("/a%2f..%2Flogin", "/login"),
+            ("/a%2flogin", "/a/login"),
             ("/%2e%2e/login", "/login"),
-            (r"\a\..\login", "/login"),
+            (r"\a\login", "/a/login"),
             ("https://host/login?x", "/login"),
             ("login", "/login"),
-            ("/login/", "/login/"),
-            ("/a/b/..", "/a/"),
+            ("/login/", "/login"),
+            ("/login/.", "/login"),
+            ("/login//", "/login"),
+            ("/", "/"),
+            ("/a/b/..", "/a"),
             ("", "/"),
             ("?x", "/"),
             ("https://host", "/"),
@@ -134,14 +155,32 @@ mod tests {
             ("/été/%41", "/été/A"),
         ];
         for (target, want) in cases {
-            assert_eq!(normalise(target), want, "{target}");
+            assert_eq!(normalise(target).as_deref(), Ok(want), "{target}");
         }
+    }
+
+    #[test]
+    fn paths_that_servers_read_differently_are_refused() {
+        for path in [
+            "/a/..;x=1/login",
+            "/a%2f..%2flogin",
+            "/a/..%5clogin",
+            r"/a\..\login",
+            "/%2e%2e;/x",
+        ] {
+            assert!(normalise(path).is_err(), "{path}");
+        }
+        assert!(
+            normalise("/a..b;c/d").is_err(),
+            "a rare name, and safe to refuse"
+        );
+        assert!(normalise("/a/../b").is_ok());
     }
 
     #[test]
     fn a_plain_path_is_not_copied() {
         assert!(matches!(
-            normalise("/api/v1/search?q=1"),
+            normalise("/api/v1/search?q=1").unwrap(),
             Cow::Borrowed("/api/v1/search")
         ));
     }
@@ -160,7 +199,10 @@ mod tests {
                     .wrapping_add(1);
                 target.push_str(parts[(state >> 33) as usize % parts.len()]);
             }
-            let path = normalise(&target);
+            let Ok(path) = normalise(&target) else {
+                assert!(target.contains("..") || target.contains("%2e"), "{target}");
+                continue;
+            };
             assert!(path.starts_with('/'), "{target} gives {path}");
             let climbs = |segment: &str| segment == ".." || segment == ".";
             assert!(

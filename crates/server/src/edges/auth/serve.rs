@@ -13,7 +13,7 @@ use crate::edges::http::error::{Refusal, sign};
 use crate::edges::http::serve::{decided, no_store};
 use crate::ids::Id;
 use crate::net::connection::Answer;
-use crate::service::{Service, body_style, trusted_by};
+use crate::service::{Service, body_style};
 
 /// Answers one sub-request. Its own body, if it has one, is not looked at.
 pub(crate) fn answer(
@@ -23,8 +23,8 @@ pub(crate) fn answer(
     parts: &Parts,
 ) -> Result<Answer, Refusal> {
     let options = Options::read(parts.uri.query())?;
-    let trusted = trusted_by(&service.limiter.policy().load());
-    let request = wire::request(&parts.headers, options, peer, &trusted)?;
+    let reading = service.reading();
+    let request = wire::request(&parts.headers, options, peer, &reading)?;
     let decision = service.decide(request, false).map_err(no_store)?;
     let context = service.context(id, body_style(&parts.headers));
     if decision.allowed() {
@@ -34,7 +34,7 @@ pub(crate) fn answer(
         return Ok(answer);
     }
     service.log_denial(id, Edge::Auth, &decision, || {
-        wire::request(&parts.headers, options, peer, &trusted).ok()
+        wire::request(&parts.headers, options, peer, &reading).ok()
     });
     let mut answer = decided(written(&decision, &context), id);
     if let Some(status) = options.deny_status {

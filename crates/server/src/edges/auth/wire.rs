@@ -2,41 +2,62 @@
 //!
 //! nginx is told by its operator to send `X-Original-URI` and `X-Original-Method`; Traefik and Caddy
 //! send `X-Forwarded-Uri`, `-Method` and `-Host` by themselves. Each passes the other family through
-//! as the client wrote it, so where both are present and differ nobody can tell which is true: the
-//! request is refused unless `?from=original` or `?from=forwarded` says which to read.
+//! as the client wrote it, so one family is read and never a mixture: where both are present and
+//! differ nobody can tell which is true, and the request is refused unless `?from=original` or
+//! `?from=forwarded` says which to read. Without either the request is refused too: an operator's
+//! forgotten line must not skip every rule that has a path.
 //!
 //! The address is found by walking `X-Forwarded-For` from the peer. Loopback and unix peers are
-//! trusted, others only if the rules name them.
+//! trusted, others only if the rules name them. Of all other headers only those are read that a rule
+//! names as `header.NAME`; whatever else a client sends cannot get its request refused.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use ipnet::IpNet;
 use tidegate::identity::Trusted;
 use tidegate::identity::forwarded::{self, Chain};
 use tidegate_core::engine::{Edge, Request};
+use tidegate_core::rules::RuleSet;
 use tidegate_core::units::Nanos;
 
 use super::path::normalise;
 use crate::address::Place;
 use crate::edges::http::digested;
-use crate::edges::http::wire::{BadInput, LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES};
+use crate::edges::http::wire::{BadInput, LONGEST_VALUE};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const HOST: &str = "x-forwarded-host";
 
-/// Headers that are read as something else, or that are secrets and nobody's identity.
-const NOT_ATTRIBUTES: [&str; 10] = [
-    "authorization",
-    "cookie",
-    "proxy-authorization",
-    "x-api-key",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-method",
-    "x-forwarded-uri",
-    "x-original-method",
-    "x-original-uri",
-];
+/// What the rules have to do with reading a sub-request.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// The rules this was made for.
+    pub(crate) rules: Arc<RuleSet>,
+    trusted: Trusted,
+    /// Headers that rules name, with the attribute each is.
+    headers: Vec<(HeaderName, String)>,
+}
+
+impl Reading {
+    /// For these rules.
+    pub(crate) fn of(rules: &Arc<RuleSet>) -> Self {
+        let loopback = ["127.0.0.0/8", "::1/128"];
+        let loopback = loopback.map(|net| net.parse::<IpNet>().expect("a network"));
+        let named = rules.identity().trusted_proxies.iter().copied();
+        let headers = rules.attributes().into_iter().filter_map(|attribute| {
+            let name = attribute.strip_prefix("header.")?;
+            Some((name.parse().ok()?, attribute.to_owned()))
+        });
+        Reading {
+            rules: Arc::clone(rules),
+            trusted: Trusted::new(loopback.into_iter().chain(named)),
+            headers: headers.collect(),
+        }
+    }
+}
 
 /// What the URL of the sub-request says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -88,37 +109,27 @@ pub(crate) fn request<'a>(
     headers: &'a HeaderMap,
     options: Options,
     peer: &Place,
-    trusted: &Trusted,
+    reading: &'a Reading,
 ) -> Result<Request<'a>, BadInput> {
+    let told = told(headers, options)?;
     let mut request = Request {
         edge: Edge::Auth,
-        ip: Some(client(headers, peer, trusted)),
+        ip: Some(client(headers, peer, &reading.trusted)),
         api_key: api_key(headers).map(digested),
         // A proxy cannot hold a request back: a delay is a refusal with that wait.
         patience: Some(Nanos::ZERO),
         ..Request::default()
     };
-    if let Some(target) = told(headers, options, "x-original-uri", "x-forwarded-uri")? {
-        request = request.with("path", normalise(target));
-    }
-    if let Some(method) = told(headers, options, "x-original-method", "x-forwarded-method")? {
+    request = request.with("path", normalise(told.target)?);
+    if let Some(method) = told.method {
         request = request.with("method", method);
     }
-    if let Some(host) = text(headers, "x-forwarded-host")? {
+    if let Some(host) = told.host {
         request = request.with("host", host_name(host));
     }
-    for name in headers
-        .keys()
-        .filter(|name| !NOT_ATTRIBUTES.contains(&name.as_str()))
-    {
-        if request.attributes.len() >= MOST_ATTRIBUTES || name.as_str().len() > LONGEST_NAME {
-            return Err(fault(
-                "header",
-                "too many headers, or one with too long a name",
-            ));
-        }
+    for (name, attribute) in &reading.headers {
         if let Some(value) = text(headers, name.as_str())? {
-            request = request.with(format!("header.{name}"), value);
+            request = request.with(attribute.as_str(), value);
         }
     }
     Ok(request)
@@ -130,11 +141,8 @@ fn client(headers: &HeaderMap, peer: &Place, trusted: &Trusted) -> IpAddr {
         Place::Unix(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
     };
     let chain = Chain::XForwardedFor;
-    let lines = headers
-        .get_all(chain.header())
-        .iter()
-        .map(HeaderValue::as_bytes);
-    forwarded::client(peer, chain, lines, trusted).client
+    let lines = headers.get_all(chain.header()).iter();
+    forwarded::client(peer, chain, lines.map(HeaderValue::as_bytes), trusted).client
 }
 
 fn api_key(headers: &HeaderMap) -> Option<&str> {
@@ -147,40 +155,55 @@ fn api_key(headers: &HeaderMap) -> Option<&str> {
     key.or_else(bearer).filter(|key| !key.is_empty())
 }
 
-/// What one of the two families says, if they do not contradict each other.
-fn told<'a>(
-    headers: &'a HeaderMap,
-    options: Options,
-    original: &'static str,
-    forwarded: &'static str,
-) -> Result<Option<&'a str>, BadInput> {
-    match options.from {
-        Some(Family::Original) => return text(headers, original),
-        Some(Family::Forwarded) => return text(headers, forwarded),
-        None => {}
-    }
-    match (text(headers, original)?, text(headers, forwarded)?) {
-        (Some(a), Some(b)) if a != b => Err(BadInput {
-            field: original.to_owned(),
-            reason: format!("differs from {forwarded}; say ?from=original or ?from=forwarded"),
-        }),
-        (a, b) => Ok(a.or(b)),
-    }
+/// What a proxy says about the request it asks for.
+struct Told<'a> {
+    target: &'a str,
+    method: Option<&'a str>,
+    host: Option<&'a str>,
 }
 
-/// The value of a header, which must be there once and be text.
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, BadInput> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else {
-        return Ok(None);
+/// What one of the two families says, if it can be told which.
+fn told(headers: &HeaderMap, options: Options) -> Result<Told<'_>, BadInput> {
+    let read = |names: [&str; 2]| Ok((once(headers, names[0])?, once(headers, names[1])?));
+    let original = read(["x-original-uri", "x-original-method"])?;
+    let forwarded = read(["x-forwarded-uri", "x-forwarded-method"])?;
+    let silent = (None, None);
+    let family = match options.from {
+        Some(family) => family,
+        None if forwarded == silent => Family::Original,
+        None if original == silent || original == forwarded => Family::Forwarded,
+        None => {
+            let reason =
+                "differs from x-forwarded-uri or -method; say ?from=original or ?from=forwarded";
+            return Err(fault("x-original-uri", reason));
+        }
     };
-    let single = matches!(
-        name,
-        "x-original-uri" | "x-forwarded-uri" | "x-original-method" | "x-forwarded-method"
-    );
-    if single && values.next().is_some() {
+    let (name, (target, method), host) = match family {
+        Family::Original => ("x-original-uri", original, None),
+        Family::Forwarded => ("x-forwarded-uri", forwarded, once(headers, HOST)?),
+    };
+    let missing = "missing; the proxy must say what is asked for (nginx: proxy_set_header X-Original-URI $request_uri)";
+    let target = target.ok_or_else(|| fault(name, missing))?;
+    Ok(Told {
+        target,
+        method,
+        host,
+    })
+}
+
+/// The value of a header that may be there once.
+fn once<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, BadInput> {
+    if headers.get_all(name).iter().nth(1).is_some() {
         return Err(fault(name, "given twice"));
     }
+    text(headers, name)
+}
+
+/// The first value of a header, as text.
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, BadInput> {
+    let Some(value) = headers.get(name) else {
+        return Ok(None);
+    };
     if value.len() > LONGEST_VALUE {
         return Err(fault(name, "a value has at most 4096 bytes"));
     }
@@ -201,7 +224,7 @@ fn host_name(host: &str) -> Cow<'_, str> {
     }
 }
 
-fn fault(field: &str, reason: &str) -> BadInput {
+pub(super) fn fault(field: &str, reason: &str) -> BadInput {
     BadInput {
         field: field.to_owned(),
         reason: reason.to_owned(),
@@ -221,14 +244,25 @@ mod tests {
         headers
     }
 
+    const RULES: &str = "
+version: 1
+identity: { trusted_proxies: [10.0.0.0/8] }
+rules:
+  - { name: r, by: header.user-agent|ip, rate: 1/hour }
+";
+
     /// Renders what a sub-request is understood as.
     #[track_caller]
     fn check(lines: &[(&str, &str)], query: &str, want: &str) {
-        let loopback = Trusted::parse(&["127.0.0.0/8", "10.0.0.0/8"]).unwrap();
+        let rules = tidegate_core::rules::SourceFile {
+            name: "r",
+            text: RULES,
+        };
+        let reading = Reading::of(&Arc::new(tidegate_core::rules::parse(&[rules]).unwrap()));
         let headers = headers(lines);
         let options = Options::read(Some(query)).unwrap();
         let peer = Place::Tcp("127.0.0.1:9".parse().unwrap());
-        let got = match request(&headers, options, &peer, &loopback) {
+        let got = match request(&headers, options, &peer, &reading) {
             Ok(request) => {
                 let pairs = request.attributes.iter().map(|(n, v)| format!(" {n}={v}"));
                 let key = if request.api_key.is_some() {
@@ -238,7 +272,9 @@ mod tests {
                 };
                 format!("{}{key}{}", request.ip.unwrap(), pairs.collect::<String>())
             }
-            Err(BadInput { field, reason }) => format!("{field}: {reason}"),
+            Err(BadInput { field, reason }) => {
+                format!("{field}: {}", reason.split([';', ' ']).next().unwrap())
+            }
         };
         assert_eq!(got, want);
     }
@@ -250,6 +286,7 @@ mod tests {
                 ("x-original-uri", "/a//b?c"),
                 ("x-original-method", "POST"),
                 ("x-forwarded-for", "192.0.2.1"),
+                ("x-forwarded-host", "of the client"),
             ],
             "",
             "192.0.2.1 path=/a/b method=POST",
@@ -268,29 +305,84 @@ mod tests {
     }
 
     #[test]
-    fn a_client_cannot_choose_its_path_through_the_other_family() {
+    fn a_client_cannot_mix_a_request_from_two_families() {
         let both = [("x-original-uri", "/free"), ("x-forwarded-uri", "/login")];
-        let refused =
-            "x-original-uri: differs from x-forwarded-uri; say ?from=original or ?from=forwarded";
-        check(&both, "", refused);
+        check(&both, "", "x-original-uri: differs");
         check(&both, "from=forwarded", "127.0.0.1 path=/login");
+        check(&both, "from=original", "127.0.0.1 path=/free");
+        // The same path twice, and a method of the client's choice.
+        let method = [
+            ("x-original-uri", "/a"),
+            ("x-forwarded-uri", "/a"),
+            ("x-original-method", "GET"),
+        ];
+        check(&method, "", "x-original-uri: differs");
         check(
-            &[("x-original-uri", "/a"), ("x-original-uri", "/b")],
+            &[("x-original-uri", "/a"), ("x-forwarded-method", "GET")],
             "",
-            "x-original-uri: given twice",
+            "x-original-uri: differs",
+        );
+        for name in ["x-original-uri", "x-forwarded-uri", "x-forwarded-host"] {
+            let twice = [("x-forwarded-uri", "/a"), (name, "/a"), (name, "/b")];
+            let twice = if name == "x-forwarded-uri" {
+                &twice[1..]
+            } else {
+                &twice[..]
+            };
+            check(twice, "", &format!("{name}: given"));
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_does_not_say_what_is_asked_for_is_refused() {
+        check(
+            &[("x-forwarded-for", "192.0.2.1")],
+            "",
+            "x-original-uri: missing",
+        );
+        check(
+            &[("x-forwarded-method", "GET")],
+            "",
+            "x-forwarded-uri: missing",
         );
     }
 
     #[test]
-    fn a_key_is_taken_from_either_header_and_never_becomes_an_attribute() {
-        check(&[("x-api-key", "k")], "", "127.0.0.1 key");
-        check(
-            &[("authorization", "bearer k"), ("cookie", "s=1")],
-            "",
-            "127.0.0.1 key",
+    fn what_no_rule_names_is_not_looked_at() {
+        let (long, latin) = (
+            "c".repeat(9_000),
+            HeaderValue::from_bytes(b"caf\xe9").unwrap(),
         );
-        check(&[("authorization", "Basic abc")], "", "127.0.0.1");
-        check(&[("x-api-key", "")], "", "127.0.0.1");
+        let mut all = headers(&[("x-original-uri", "/a"), ("cookie", &long)]);
+        all.insert("x-latin", latin.clone());
+        for i in 0..90 {
+            all.insert(
+                HeaderName::try_from(format!("x-{i}")).unwrap(),
+                latin.clone(),
+            );
+        }
+        let rules = tidegate_core::rules::SourceFile {
+            name: "r",
+            text: RULES,
+        };
+        let reading = Reading::of(&Arc::new(tidegate_core::rules::parse(&[rules]).unwrap()));
+        let peer = Place::Unix("x".into());
+        assert!(request(&all, Options::default(), &peer, &reading).is_ok());
+        all.insert("user-agent", latin);
+        assert!(request(&all, Options::default(), &peer, &reading).is_err());
+    }
+
+    #[test]
+    fn a_key_is_taken_from_either_header() {
+        let with = |name, value| [("x-original-uri", "/"), (name, value)];
+        check(&with("x-api-key", "k"), "", "127.0.0.1 key path=/");
+        check(
+            &with("authorization", "bearer k"),
+            "",
+            "127.0.0.1 key path=/",
+        );
+        check(&with("authorization", "Basic abc"), "", "127.0.0.1 path=/");
+        check(&with("x-api-key", ""), "", "127.0.0.1 path=/");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The routes of the public listener.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -196,6 +197,8 @@ fn many(service: &Service, id: &Id, verb: Verb, asks: Vec<Ask<'_>>, body: &[u8])
     let view = service.limiter.view();
     let mut out = BytesMut::with_capacity(asks.len() * 320 + 2);
     out.put_u8(b'[');
+    // Asked for by the log alone, and then read once for the whole list.
+    let again = OnceCell::new();
     let (mut asks, mut at, mut took) = (asks.into_iter(), 0, Duration::ZERO);
     while asks.len() > 0 {
         let mut wishes = SmallVec::<[Wish; PIECE]>::new();
@@ -214,7 +217,11 @@ fn many(service: &Service, id: &Id, verb: Verb, asks: Vec<Ask<'_>>, body: &[u8])
             if at > 0 {
                 out.put_u8(b',');
             }
-            write_item(service, decision, wish, body, at, &mut out);
+            let asked = || match again.get_or_init(|| wire::asked(body)) {
+                Ok(Asked::Many(asks)) => asks.get(at).map(|ask| ask.request.clone()),
+                _ => None,
+            };
+            write_item(service, decision, wish, asked, &mut out);
             at += 1;
         }
     }
@@ -230,12 +237,11 @@ struct Wish {
     receipt: bool,
 }
 
-fn write_item(
+fn write_item<'a>(
     service: &Service,
     decision: Result<Decision, StoreError>,
     wish: Wish,
-    body: &[u8],
-    at: usize,
+    asked: impl FnOnce() -> Option<Request<'a>>,
     out: &mut BytesMut,
 ) {
     let id = service.ids.next();
@@ -247,10 +253,7 @@ fn write_item(
     let mut context = service.context(&id, BodyStyle::Plain);
     context.receipt = receipt.as_deref();
     if !wish.peek {
-        service.log_denial(&id, Edge::Http, &decision, || match wire::asked(body) {
-            Ok(Asked::Many(asks)) => asks.into_iter().nth(at).map(|ask| ask.request),
-            _ => None,
-        });
+        service.log_denial(&id, Edge::Http, &decision, asked);
     }
     item(&decision, &context, out);
 }
