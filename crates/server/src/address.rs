@@ -1,7 +1,7 @@
 //! Where a listener listens: `host:port`, `unix:path` or `off`.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -24,6 +24,19 @@ pub(crate) enum Address {
 #[error("`{found}` is no address; write host:port, unix:path or off")]
 pub(crate) struct BadAddress {
     found: String,
+}
+
+impl Address {
+    /// Whether only this machine can reach it. A name counts as what it stands for now; one that
+    /// stands for nothing does not.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Address::Off | Address::Unix(_) => true,
+            Address::Tcp(text) => text.to_socket_addrs().is_ok_and(|mut addresses| {
+                addresses.all(|address| address.ip().to_canonical().is_loopback())
+            }),
+        }
+    }
 }
 
 impl FromStr for Address {
@@ -79,16 +92,6 @@ pub(crate) enum Place {
     Unix(PathBuf),
 }
 
-impl Place {
-    /// Whether only this machine can reach it.
-    pub(crate) fn is_local(&self) -> bool {
-        match self {
-            Place::Tcp(addr) => addr.ip().to_canonical().is_loopback(),
-            Place::Unix(_) => true,
-        }
-    }
-}
-
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -137,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_mapped_loopback_is_local() {
-        assert!(Place::Tcp("[::ffff:127.0.0.1]:1".parse().unwrap()).is_local());
-        assert!(!Place::Tcp("192.0.2.1:1".parse().unwrap()).is_local());
+        let local = |text: &str| text.parse::<Address>().unwrap().is_local();
+        assert!(local("[::ffff:127.0.0.1]:1") && local("127.9.9.9:1") && local("unix:/x"));
+        assert!(!local("192.0.2.1:1") && !local("0.0.0.0:1") && !local("[::]:1"));
     }
 }

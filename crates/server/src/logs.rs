@@ -1,7 +1,8 @@
 //! Log lines to standard error: text on a terminal, JSON otherwise.
 //!
 //! What a client sent is shown through [`Shown`], so that no line break, escape sequence or change of
-//! writing direction it chose reaches a log. `RUST_LOG` selects levels.
+//! writing direction it chose reaches a log. `RUST_LOG` selects levels. Lines go through
+//! [`sink`](crate::sink), so that a log nobody reads holds up no decision.
 
 use std::fmt::{self, Write};
 use std::io::IsTerminal;
@@ -9,6 +10,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::LogFormat;
+use crate::sink;
 
 /// Starts logging. A second call does nothing.
 pub(crate) fn start(format: LogFormat) {
@@ -22,7 +24,9 @@ pub(crate) fn start(format: LogFormat) {
     let colour = terminal && std::env::var_os("NO_COLOR").is_none();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(sink::writer)
+        // Else it would complain to standard error, and panic where that is closed.
+        .log_internal_errors(false)
         .with_ansi(colour)
         .with_target(false);
     // An error means that somebody, such as a test, has set a subscriber before.

@@ -10,6 +10,7 @@ mod live;
 mod logs;
 mod net;
 mod service;
+mod sink;
 
 use std::process::ExitCode;
 

@@ -36,16 +36,12 @@ pub(crate) struct Service {
 
 impl Service {
     /// Decides one request, or only looks, and takes the time.
-    pub(crate) async fn decide(
-        &self,
-        request: Request<'_>,
-        peek: bool,
-    ) -> Result<Decision, StoreError> {
+    pub(crate) fn decide(&self, request: Request<'_>, peek: bool) -> Result<Decision, StoreError> {
         let edge = request.edge;
         let begun = Instant::now();
         let decision = match peek {
-            true => self.limiter.peek(request).await,
-            false => self.limiter.check(request).await,
+            true => at_once(self.limiter.peek(request)),
+            false => Ok(self.limiter.check_now(request)),
         };
         self.metrics.took(edge, begun.elapsed());
         decision
@@ -117,6 +113,16 @@ impl Service {
 
     fn second(&self) -> u32 {
         u32::try_from(self.clock.now().get() / 1_000_000_000).unwrap_or(u32::MAX)
+    }
+}
+
+/// The output of a future that never waits, as those of the memory store do not. Called outside of
+/// async functions, it keeps their state, which is moved with every request, small.
+pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        std::task::Poll::Ready(output) => output,
+        std::task::Poll::Pending => unreachable!("the memory store never waits"),
     }
 }
 

@@ -29,6 +29,7 @@ mod schema;
 mod set;
 mod slots;
 mod span;
+mod uses;
 mod yaml;
 mod yaml_words;
 

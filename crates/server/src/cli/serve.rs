@@ -23,6 +23,7 @@ use crate::live::{self, Live};
 use crate::logs;
 use crate::net::listener::{Bounds, Ending, Listener};
 use crate::service::Service;
+use crate::sink;
 
 /// Descriptors kept for everything that is not a connection.
 const SPARE_FILES: u64 = 64;
@@ -50,13 +51,10 @@ pub(super) fn run(args: ServeArgs) -> Exit {
         }
     };
     logs::start(settings.log_format);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let served = runtime
+    let served = runtime()
         .map_err(|error| Failure::System(error.to_string()))
         .and_then(|runtime| runtime.block_on(serve(settings)));
-    match served {
+    let exit = match served {
         Ok(End::Clean) => Exit::Done,
         Ok(End::Cut | End::AtOnce) => Exit::Failed,
         Err(Failure::Config(reason)) => {
@@ -67,7 +65,19 @@ pub(super) fn run(args: ServeArgs) -> Exit {
             error!("{reason}");
             Exit::Failed
         }
-    }
+    };
+    sink::flush();
+    exit
+}
+
+/// On one core threads would only hand work to each other.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let alone = std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
+    let mut builder = match alone {
+        true => tokio::runtime::Builder::new_current_thread(),
+        false => tokio::runtime::Builder::new_multi_thread(),
+    };
+    builder.enable_all().build()
 }
 
 fn settings(args: ServeArgs) -> Result<Settings, crate::config::BadConfig> {
@@ -85,6 +95,9 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let service = Arc::new(service(&settings, &drain)?);
     let live = Live::start(&service, settings.rules.as_deref()).map_err(system)?;
     let live = Arc::new(live);
+    let token_file = settings.admin_token_file.as_deref();
+    let guard = Guard::new(&settings.admin, token_file, &settings.admin_hosts);
+    let guard = guard.map_err(|error| Failure::Config(error.to_string()))?;
     let http = open("http", &settings.http).await?;
     let admin = open("admin", &settings.admin).await?;
     let ending = || Ending {
@@ -97,9 +110,7 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         idle: settings.idle,
     };
     if let Some(listener) = admin {
-        let token_file = settings.admin_token_file.as_deref();
-        let guard = Guard::new(&listener.place(), token_file, &settings.admin_hosts);
-        let guard = guard.map_err(|error| Failure::Config(error.to_string()))?;
+        listener.for_owner_alone().map_err(system)?;
         let admin = Admin {
             service: Arc::clone(&service),
             live: Arc::clone(&live),

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,15 +61,22 @@ impl Listener {
                 Ok(Some(Listener::Tcp(listener, place)))
             }
             Address::Unix(path) => {
-                // A socket that nobody listens at is what a killed process leaves behind.
-                if path.exists() && UnixStream::connect(path).await.is_err() {
-                    std::fs::remove_file(path)?;
-                }
+                clear(path).await?;
                 Ok(Some(Listener::Unix(
                     UnixListener::bind(path)?,
                     path.clone(),
                 )))
             }
+        }
+    }
+
+    /// Lets only this user in, where the file system can say so.
+    pub(crate) fn for_owner_alone(&self) -> io::Result<()> {
+        match self {
+            Listener::Unix(_, path) => {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+            }
+            Listener::Tcp(..) => Ok(()),
         }
     }
 
@@ -143,6 +151,29 @@ impl Listener {
     }
 }
 
+/// Removes the socket that a killed process left behind, and nothing else: what is not a socket, or
+/// is one that somebody listens at, is refused.
+async fn clear(path: &Path) -> io::Result<()> {
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let in_the_way = |what: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
+    if !found.file_type().is_socket() {
+        return in_the_way(
+            "there is a file that is not a socket; remove it or choose another path",
+        );
+    }
+    match UnixStream::connect(path).await {
+        Ok(_) => in_the_way("another process listens there"),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// The first of the addresses that `text` stands for that can be had.
 async fn bind(text: &str) -> io::Result<TcpListener> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
@@ -175,4 +206,31 @@ fn is_of_one_connection(error: &io::Error) -> bool {
         error.kind(),
         ConnectionAborted | ConnectionRefused | ConnectionReset | NotConnected | InvalidInput
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_socket_nobody_listens_at_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let address = Address::Unix(path.clone());
+        std::fs::write(&path, "precious").unwrap();
+        assert!(Listener::open(&address).await.is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+        std::fs::remove_file(&path).unwrap();
+        let first = Listener::open(&address).await.unwrap().unwrap();
+        assert!(
+            Listener::open(&address).await.is_err(),
+            "somebody listens there"
+        );
+        drop(first);
+        assert!(path.exists(), "as a killed process leaves it");
+        let second = Listener::open(&address).await.unwrap().unwrap();
+        second.for_owner_alone().unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
 }

@@ -1,7 +1,11 @@
 //! What the log says, how much of it, and what it never says.
 
-use crate::http::ask;
-use crate::server::Server;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use crate::http::{Client, ask};
+use crate::server::{BINARY, Server};
 
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour, algorithm: fixed-window }\n";
@@ -38,6 +42,73 @@ fn a_flood_of_denials_is_a_hundred_lines_a_second_and_exact_counts() {
         assert_eq!(line[field], want, "{line}");
     }
     assert!(line["id"].is_string() && line["retry_after_ms"].is_u64());
+}
+
+/// A log to a pipe that nobody reads, or that is closed, once stopped the whole service.
+#[test]
+fn a_log_that_nobody_reads_holds_up_no_decision() {
+    for close in [false, true] {
+        let server = Unread::start(close);
+        let item = ask("192.0.2.1", &format!("/{}", "x".repeat(180)));
+        let list = format!("[{}]", vec![&*item; 500].join(","));
+        let mut client = Client::connect(server.http);
+        // A pipe holds 64 KiB; 100 lines a second are 30 KiB. Refusals are logged as they come.
+        for _ in 0..40 {
+            assert_eq!(client.post("/v1/check", &list).status, 200);
+            assert_eq!(client.post("/v1/check", &item).status, 429);
+        }
+    }
+}
+
+struct Unread {
+    child: Child,
+    http: SocketAddr,
+    _log: Option<BufReader<ChildStderr>>,
+}
+
+impl Unread {
+    fn start(close: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let rules = dir.path().join("rules.yaml");
+        std::fs::write(&rules, RULES).unwrap();
+        let mut child = Command::new(BINARY)
+            .args([
+                "serve",
+                "--http",
+                "127.0.0.1:0",
+                "--admin",
+                "off",
+                "--log-format",
+                "json",
+            ])
+            .arg("--rules")
+            .arg(&rules)
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let http = loop {
+            let mut line = String::new();
+            log.read_line(&mut line).unwrap();
+            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if line["message"] == "listening" {
+                break line["address"].as_str().unwrap().parse().unwrap();
+            }
+        };
+        Unread {
+            child,
+            http,
+            _log: (!close).then_some(log),
+        }
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub struct Metrics {
     pub panics: Counter,
     /// Denials left out of the log, and told as counts.
     pub lines_skipped: Counter,
+    /// Log lines that could not be written.
+    pub lines_dropped: Gauge,
     /// How the rules were last loaded.
     pub reload: Reload,
 }
@@ -102,6 +104,7 @@ impl Default for Metrics {
             connections_timed_out: Counter::default(),
             panics: Counter::default(),
             lines_skipped: Counter::default(),
+            lines_dropped: Gauge::default(),
             reload: Reload::default(),
         }
     }
@@ -190,6 +193,7 @@ impl Metrics {
         let mut page = Exposition::default();
         self.expose_decisions(&mut page);
         self.expose_answers(&mut page);
+        self.expose_log(&mut page);
         self.expose_reload(&mut page);
         expose_store(&mut page, store);
         page.family("tidegate_build_info", Kind::Gauge, "The version that runs.")
@@ -304,6 +308,15 @@ impl Metrics {
             "tidegate_denied_lines_skipped_total",
             "Denials told in the log as counts instead of lines.",
             &self.lines_skipped,
+        );
+    }
+
+    fn expose_log(&self, page: &mut Exposition) {
+        page.single(
+            "tidegate_log_lines_dropped_total",
+            Kind::Counter,
+            "Log lines lost because nobody reads them.",
+            self.lines_dropped.get(),
         );
     }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use subtle::ConstantTimeEq;
 
-use crate::address::Place;
+use crate::address::{Address, Place};
 use crate::edges::http::error::Refusal;
 
 /// Tokens shorter than this can be guessed.
@@ -38,16 +38,16 @@ pub(crate) enum BadGuard {
 }
 
 impl Guard {
-    /// The guard for a listener at `place`.
+    /// The guard for a listener at `address`, before it opens.
     pub(crate) fn new(
-        place: &Place,
+        address: &Address,
         token_file: Option<&Path>,
         hosts: &[String],
     ) -> Result<Self, BadGuard> {
         let token = token_file.map(read_token).transpose()?;
-        if token.is_none() && !place.is_local() {
+        if token.is_none() && !address.is_local() {
             return Err(BadGuard::Open {
-                place: place.to_string(),
+                place: address.to_string(),
             });
         }
         let hosts = hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
@@ -157,13 +157,22 @@ mod tests {
         Place::Tcp("127.0.0.1:8082".parse().unwrap())
     }
 
+    fn address(text: &str) -> Address {
+        text.parse().unwrap()
+    }
+
     fn check(guard: &Guard, method: &str, headers: &[(&str, &str)]) -> Result<(), Refusal> {
         guard.admit(&local(), &parts(method, headers))
     }
 
     #[test]
     fn a_name_that_an_attacker_points_at_loopback_is_refused() {
-        let guard = Guard::new(&local(), None, &["ops.example".to_owned()]).unwrap();
+        let guard = Guard::new(
+            &address("127.0.0.1:8082"),
+            None,
+            &["ops.example".to_owned()],
+        )
+        .unwrap();
         for host in [
             "localhost:8082",
             "127.0.0.1",
@@ -190,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_page_of_another_origin_cannot_change_anything() {
-        let guard = Guard::new(&local(), None, &[]).unwrap();
+        let guard = Guard::new(&address("127.0.0.1:8082"), None, &[]).unwrap();
         let host = ("host", "localhost:8082");
         let from = |origin| check(&guard, "POST", &[host, ("origin", origin)]);
         assert_eq!(from("http://localhost:8082"), Ok(()));
@@ -205,7 +214,7 @@ mod tests {
 
     #[test]
     fn beyond_loopback_a_token_is_needed_and_checked() {
-        let wide = Place::Tcp("0.0.0.0:8082".parse().unwrap());
+        let wide = address("0.0.0.0:8082");
         assert!(Guard::new(&wide, None, &[]).is_err());
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "0123456789abcdef\n").unwrap();

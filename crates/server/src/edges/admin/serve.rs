@@ -22,6 +22,7 @@ use crate::live::Live;
 use crate::net::body;
 use crate::net::connection::{Answer, Handler};
 use crate::service::Service;
+use crate::sink;
 
 /// The admin listener.
 #[derive(Clone)]
@@ -92,6 +93,7 @@ impl Admin {
     }
 
     fn metrics(&self) -> Answer {
+        self.service.metrics.lines_dropped.set(sink::dropped());
         let stats = self.service.limiter.store().stats();
         let facts = StoreFacts {
             keys: stats.keys,

@@ -16,7 +16,7 @@ use crate::net::connection::Answer;
 use crate::service::{Service, body_style, trusted_by};
 
 /// Answers one sub-request. Its own body, if it has one, is not looked at.
-pub(crate) async fn answer(
+pub(crate) fn answer(
     service: &Service,
     id: &Id,
     peer: &Place,
@@ -25,7 +25,7 @@ pub(crate) async fn answer(
     let options = Options::read(parts.uri.query())?;
     let trusted = trusted_by(&service.limiter.policy().load());
     let request = wire::request(&parts.headers, options, peer, &trusted)?;
-    let decision = service.decide(request, false).await.map_err(no_store)?;
+    let decision = service.decide(request, false).map_err(no_store)?;
     let context = service.context(id, body_style(&parts.headers));
     if decision.allowed() {
         let mut answer = Response::new(Full::new(Bytes::new()));

@@ -61,8 +61,8 @@ fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// A request, or a list of them.
-pub(super) struct OneOrMany<'t>(pub(super) &'t Trace);
+/// A request, or a list of about so many.
+pub(super) struct OneOrMany<'t>(pub(super) &'t Trace, pub(super) usize);
 
 impl<'de> DeserializeSeed<'de> for OneOrMany<'_> {
     type Value = Asked<'de>;
@@ -84,7 +84,7 @@ impl<'de> Visitor<'de> for OneOrMany<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut asks = Vec::new();
+        let mut asks = Vec::with_capacity(self.1);
         loop {
             self.0.item.set(Some(asks.len()));
             self.0.at("");
