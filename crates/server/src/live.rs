@@ -3,12 +3,11 @@
 //! The following itself is the library's; here the news become log lines and metrics, and the
 //! series of rules are found when they come into force.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use sha2::{Digest, Sha256};
-use tidegate::live::{State, Target};
+use tidegate::live::State;
 use tidegate::{Follower, News, Policy};
 use tidegate_core::rules::{self, RuleSet, SourceFile};
 use tracing::{info, warn};
@@ -18,23 +17,34 @@ use crate::service::Service;
 /// The rules that run when none are named.
 pub(crate) const BUILT_IN: &str = include_str!("builtin.yaml");
 
-/// What keeps rules and keys up to date. Stops when dropped.
-#[derive(Debug)]
-pub(crate) struct Live(Option<Follower>);
+const FILE: SourceFile<'_> = SourceFile {
+    name: "built-in",
+    text: BUILT_IN,
+};
 
 /// The built-in rules.
 pub(crate) fn built_in() -> RuleSet {
-    let file = SourceFile {
-        name: "built-in",
-        text: BUILT_IN,
-    };
-    rules::parse(&[file]).expect("a test reads the built-in rules")
+    rules::parse(&[FILE]).expect("a test reads the built-in rules")
+}
+
+/// What keeps rules and keys up to date. Stops when dropped.
+#[derive(Debug)]
+pub(crate) struct Live {
+    follower: Option<Follower>,
+    standing: Arc<Mutex<Standing>>,
+}
+
+/// Why what is on disk is not in force. Nothing: it is.
+#[derive(Default, Debug)]
+struct Standing {
+    rules: Option<String>,
+    keys: Option<String>,
 }
 
 /// What to decide by at the start.
 pub(crate) fn policy(path: Option<&Path>) -> Result<Policy, String> {
     match path {
-        None => Ok(Policy::of(built_in())),
+        None => Policy::parse(&[FILE]).map_err(|error| error.to_string()),
         Some(path) => Policy::load(path).map_err(|error| error.to_string()),
     }
 }
@@ -42,39 +52,75 @@ pub(crate) fn policy(path: Option<&Path>) -> Result<Policy, String> {
 impl Live {
     /// Goes on watching the rules at `path`, which are in force already.
     pub(crate) fn start(service: &Arc<Service>, path: Option<&Path>) -> std::io::Result<Self> {
-        let Some(path) = path else {
-            in_force(service, None);
-            return Ok(Live(None));
+        let standing = Arc::<Mutex<Standing>>::default();
+        let follower = match path {
+            None => {
+                in_force(service, "rules", &locked(&standing));
+                None
+            }
+            Some(path) => {
+                let (telling, known) = (Arc::clone(service), Arc::clone(&standing));
+                let policy = Arc::clone(service.limiter.policy());
+                let tell = move |news: News<'_>| tell(&telling, &known, news);
+                Some(Follower::start(policy, path, tell)?)
+            }
         };
-        let (telling, watched) = (Arc::clone(service), path.to_owned());
-        let policy = Arc::clone(service.limiter.policy());
-        let follower = Follower::start(policy, path, move |news| tell(&telling, &watched, news))?;
-        Ok(Live(Some(follower)))
+        Ok(Live { follower, standing })
     }
 
     /// Looks at the files now.
     pub(crate) fn poke(&self) {
-        if let Some(follower) = &self.0 {
+        if let Some(follower) = &self.follower {
             follower.poke();
         }
     }
 
     /// Why what is on disk is not in force, if it is not.
     pub(crate) fn stale(&self) -> Option<String> {
-        match self.0.as_ref()?.rules_state() {
-            State::Current => None,
-            State::Stale(why) => Some(why.to_string()),
-        }
+        locked(&self.standing).stale()
     }
 }
 
-fn tell(service: &Service, path: &PathBuf, news: News<'_>) {
+impl Standing {
+    /// Takes note of the news. Rules that name no keys file leave none to be stale.
+    fn hear(&mut self, news: News<'_>, has_keys: bool) {
+        let why = |state: &State| match state {
+            State::Current => None,
+            State::Stale(why) => Some(why.to_string()),
+        };
+        match news {
+            News::Rules(state) => self.rules = why(state),
+            News::Keys(state) => self.keys = why(state),
+        }
+        if !has_keys {
+            self.keys = None;
+        }
+    }
+
+    fn stale(&self) -> Option<String> {
+        let both = [("rules", &self.rules), ("keys", &self.keys)];
+        let told = both
+            .into_iter()
+            .filter_map(|(what, why)| Some(format!("{what}: {}", why.as_ref()?)));
+        told.reduce(|rules, keys| format!("{rules}\n{keys}"))
+    }
+}
+
+fn locked(standing: &Mutex<Standing>) -> MutexGuard<'_, Standing> {
+    standing.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Called by the thread of the rules and by that of the keys. The lock is held to the end, so that
+/// the last to write is the one with the last policy.
+fn tell(service: &Service, standing: &Mutex<Standing>, news: News<'_>) {
+    let mut standing = locked(standing);
+    standing.hear(news, service.limiter.policy().load().keys.is_some());
     let (what, state) = match news {
         News::Rules(state) => ("rules", state),
         News::Keys(state) => ("keys", state),
     };
     match state {
-        State::Current => in_force(service, Some(path)),
+        State::Current => in_force(service, what, &standing),
         State::Stale(why) => {
             service.metrics.reload.successful.set(0);
             service.metrics.reload.rejected.inc();
@@ -83,17 +129,21 @@ fn tell(service: &Service, path: &PathBuf, news: News<'_>) {
     }
 }
 
-fn in_force(service: &Service, path: Option<&PathBuf>) {
+fn in_force(service: &Service, what: &str, standing: &Standing) {
     let policy = service.limiter.policy().get();
     service.metrics.load(&policy.rules);
     let reload = &service.metrics.reload;
-    reload.successful.set(1);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    reload
-        .success_epoch_secs
-        .set(now.map_or(0, |now| now.as_secs()));
-    let hash = hash(path);
+    let stale = standing.stale();
+    reload.successful.set(u64::from(stale.is_none()));
+    if stale.is_none() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        reload
+            .success_epoch_secs
+            .set(now.map_or(0, |now| now.as_secs()));
+    }
+    let hash = hex(policy.digest());
     info!(
+        what,
         version = policy.version(),
         rules = policy.rules.rules().len(),
         keys = policy.keys.as_ref().map(|keys| keys.len()),
@@ -103,30 +153,39 @@ fn in_force(service: &Service, path: Option<&PathBuf>) {
     *reload.hash.lock() = hash;
 }
 
-/// A digest of the files, the same on every node that has the same ones.
-fn hash(path: Option<&PathBuf>) -> String {
-    let mut hash = Sha256::new();
-    match path.map(|path| Target::rules(path).read()) {
-        None => hash.update(BUILT_IN),
-        Some(Ok(snapshot)) => snapshot
-            .parts()
-            .iter()
-            .for_each(|part| hash.update(part.sha256())),
-        // Gone again since: the next news will tell.
-        Some(Err(_)) => return String::new(),
-    }
-    hash.finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+fn hex(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate::live::Why;
 
     #[test]
     fn the_built_in_rules_are_good_and_raise_no_warning() {
         assert_eq!(rules::lint(&built_in()), []);
+    }
+
+    /// Good keys hid rules that were still refused, and good rules hid keys.
+    #[test]
+    fn only_good_rules_with_good_keys_are_not_stale() {
+        let reason = "line 3".to_owned();
+        let bad = &State::Stale(Why::Refused { reason });
+        let good = &State::Current;
+        let mut standing = Standing::default();
+        for (news, has_keys, want) in [
+            (News::Rules(good), true, None),
+            (News::Rules(bad), true, Some("rules: line 3")),
+            (News::Keys(good), true, Some("rules: line 3")),
+            (News::Keys(bad), true, Some("rules: line 3\nkeys: line 3")),
+            (News::Rules(good), true, Some("keys: line 3")),
+            (News::Keys(good), true, None),
+            (News::Keys(bad), true, Some("keys: line 3")),
+            (News::Rules(good), false, None),
+        ] {
+            standing.hear(news, has_keys);
+            assert_eq!(standing.stale().as_deref(), want, "after {news:?}");
+        }
     }
 }

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use tidegate_core::engine::{self, ApiKey, Decision, Plan, Request, Stance};
+use tidegate_core::engine::{self, ApiKey, Decision, Plan, Request, Spent, Stance};
 use tidegate_core::event::{Event, Observer};
-use tidegate_core::rules::{Explanation, Listed};
+use tidegate_core::rules::{Explanation, Listed, Rule};
 use tidegate_core::store::{ChargeSet, Inspection, Outcome, Refunded, Store, StoreError};
 use tidegate_core::subject::FingerprintKey;
-use tidegate_core::units::Nanos;
+use tidegate_core::units::{Cost, Nanos};
 
 use crate::clock::Clock;
 use crate::identity::Digest;
@@ -113,7 +113,7 @@ impl<S: Store> Limiter<S> {
     pub fn receipt(&self, decision: &Decision) -> Result<Option<String>, getrandom::Error> {
         let mut id = [0; 16];
         getrandom::fill(&mut id)?;
-        let receipt = Receipt::of(decision, u128::from_ne_bytes(id));
+        let receipt = Receipt::of(decision, || u128::from_ne_bytes(id));
         Ok(receipt.map(|receipt| receipt.seal(&self.secret)))
     }
 
@@ -124,7 +124,11 @@ impl<S: Store> Limiter<S> {
     pub async fn refund(&self, receipt: &str) -> Result<Refunded, RefundError> {
         let receipt = Receipt::open(receipt, &self.secret)?;
         let policy = self.policy.get();
-        Ok(self.store.refund(&receipt.refund(&policy.rules)).await?)
+        let refund = receipt.refund(&policy.rules);
+        if refund.set.charges.is_empty() {
+            return Ok(Refunded::Lapsed); // every rule of it has changed since
+        }
+        Ok(self.store.refund(&refund).await?)
     }
 }
 
@@ -143,8 +147,11 @@ impl<S: Store> View<'_, S> {
         let request = self.identified(request);
         let plan = self.plan(&request);
         let decision = match plan.listed {
-            Some(listed) => self.settled_by_list(listed),
-            None => self.settled(&plan, &self.limiter.store.charge(&plan.set).await?),
+            Some(listed) => self.settled_by_list(listed, plan.client),
+            None => {
+                let outcome = self.limiter.store.charge(&plan.set).await?;
+                self.settled(&plan, &outcome, Spent::IfAdmitted)
+            }
         };
         Ok(self.told(&request, decision))
     }
@@ -162,8 +169,8 @@ impl<S: Store> View<'_, S> {
         let planned = requests.iter().zip(&plans).zip(outcomes);
         let decided = planned.map(|((request, plan), outcome)| {
             let decision = match plan.listed {
-                Some(listed) => self.settled_by_list(listed),
-                None => self.settled(plan, &outcome?),
+                Some(listed) => self.settled_by_list(listed, plan.client),
+                None => self.settled(plan, &outcome?, Spent::IfAdmitted),
             };
             Ok(self.told(request, decision))
         });
@@ -178,8 +185,11 @@ impl<S: Store> View<'_, S> {
         let request = self.identified(request);
         let plan = self.plan(&request);
         Ok(match plan.listed {
-            Some(listed) => self.settled_by_list(listed),
-            None => self.settled(&plan, &self.limiter.store.peek(&plan.set).await?),
+            Some(listed) => self.settled_by_list(listed, plan.client),
+            None => {
+                let outcome = self.limiter.store.peek(&plan.set).await?;
+                self.settled(&plan, &outcome, Spent::Nothing)
+            }
         })
     }
 
@@ -188,8 +198,8 @@ impl<S: Store> View<'_, S> {
     /// # Errors
     /// When the store gave no answer.
     pub async fn inspect(&self, request: Request<'_>) -> Result<Vec<Standing>, StoreError> {
-        let request = self.identified(request);
-        let set = self.plan(&request).set;
+        let mut request = self.identified(request);
+        let set = self.every_limit(&mut request).set;
         let found = self.limiter.store.inspect(&set).await?;
         let standings = set
             .charges
@@ -210,8 +220,9 @@ impl<S: Store> View<'_, S> {
     /// # Errors
     /// When the store gave no answer.
     pub async fn reset(&self, request: Request<'_>) -> Result<u64, StoreError> {
-        let request = self.identified(request);
-        self.limiter.store.reset(&self.plan(&request).set).await
+        let mut request = self.identified(request);
+        let set = self.every_limit(&mut request).set;
+        self.limiter.store.reset(&set).await
     }
 }
 
@@ -236,7 +247,7 @@ impl<S> View<'_, S> {
                 .map(|holder| ApiKey {
                     digest: key.digest,
                     tier: Some(holder.tier),
-                    name: Some(holder.name),
+                    name: Some(holder.name).filter(|name| !name.is_empty()),
                 });
         }
         request
@@ -253,13 +264,25 @@ impl<S> View<'_, S> {
         )
     }
 
-    fn settled_by_list(&self, listed: Listed) -> Decision {
+    fn settled_by_list(&self, listed: Listed, client: u64) -> Decision {
         let rules = Arc::clone(&self.policy.rules);
-        engine::settle_listed(rules, listed, self.limiter.clock.now())
+        engine::settle_listed(rules, listed, client, self.limiter.clock.now())
     }
 
-    fn settled(&self, plan: &Plan<'_>, outcome: &Outcome) -> Decision {
-        engine::settle(Arc::clone(&self.policy.rules), plan, outcome)
+    fn settled(&self, plan: &Plan<'_>, outcome: &Outcome, spent: Spent) -> Decision {
+        engine::settle(Arc::clone(&self.policy.rules), plan, outcome, spent)
+    }
+
+    /// Every limit of the request's client: of every unit, and whatever the lists say.
+    fn every_limit(&self, request: &mut Request<'_>) -> Plan<'_> {
+        let units = self.policy.rules.rules().iter().filter_map(Rule::unit);
+        for unit in units {
+            if !request.costs.iter().any(|(named, _)| named == unit) {
+                request.costs.push((unit.to_owned().into(), Cost::ONE));
+            }
+        }
+        let (limiter, rules) = (self.limiter, &self.policy.rules);
+        engine::charges(rules, limiter.stance, &limiter.fingerprint_key, request)
     }
 
     fn told(&self, request: &Request<'_>, decision: Decision) -> Decision {
@@ -293,8 +316,8 @@ impl<C: Clock> Limiter<MemoryStore<C>> {
         let request = view.identified(request);
         let plan = view.plan(&request);
         let decision = match plan.listed {
-            Some(listed) => view.settled_by_list(listed),
-            None => view.settled(&plan, &self.store.charge_now(&plan.set)),
+            Some(listed) => view.settled_by_list(listed, plan.client),
+            None => view.settled(&plan, &self.store.charge_now(&plan.set), Spent::IfAdmitted),
         };
         view.told(&request, decision)
     }

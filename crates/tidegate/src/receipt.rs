@@ -44,11 +44,9 @@ struct Entry {
 }
 
 impl Receipt {
-    /// The receipt of a decision that charged something.
-    pub(crate) fn of(decision: &Decision, id: u128) -> Option<Self> {
-        if !decision.allowed() {
-            return None;
-        }
+    /// The receipt of a decision that charged something. `draw` makes an id, the first time.
+    pub(crate) fn of(decision: &Decision, draw: impl FnOnce() -> u128) -> Option<Self> {
+        let id = decision.charge_id(draw)?;
         let charged = |role, verdict: Verdict| role == Role::Enforce || verdict.allows();
         let views = decision
             .limits()

@@ -2,8 +2,12 @@
 
 mod common;
 
-use common::{Bench, request};
+use common::{Bench, request, rules};
+use tidegate::Policy;
 use tidegate::engine::Fate;
+use tidegate::http::{BodyStyle, Context, ResetStyle};
+use tidegate::identity::KeyTable;
+use tidegate::identity::keys::hash_line;
 use tidegate::store::{Refunded, Role, Source};
 
 const THREE_LAYERS: &str = "
@@ -299,4 +303,134 @@ fn a_clock_set_back_a_little_gives_nothing_away() {
         bench.advance(3_000_000_000);
         bench.check("user=a", "deny r");
     }
+}
+
+#[test]
+fn receipts_of_one_charge_are_one_and_a_peek_has_none() {
+    let bench = Bench::new(THREE_LAYERS);
+    bench.check("user=b path=/x", "allow");
+    let decision = bench.decide(request("user=a path=/x"));
+    let first = bench.limiter.receipt(&decision).unwrap().unwrap();
+    let second = bench.limiter.receipt(&decision.clone()).unwrap().unwrap();
+    assert_eq!(bench.refund(&first), Refunded::Done);
+    assert_eq!(bench.refund(&second), Refunded::Already);
+    let peeked = bench.peek("user=a path=/x");
+    assert_eq!(bench.limiter.receipt(&peeked).unwrap(), None);
+}
+
+/// A refund read the counter under the limit of the receipt: of a small tier, it clamped what a
+/// large one had used and wrote that back.
+#[test]
+fn a_refund_under_another_tier_leaves_the_counter_alone() {
+    let text = "
+version: 1
+tiers: [free, pro]
+keys_file: keys.txt
+rules:
+  - { name: r, by: ip, rate: 1000/hour, tiers: { free: 10/hour }, algorithm: fixed-window }
+";
+    let bench = Bench::new(text);
+    let lines = format!("{}\n", hash_line("pro-key", "pro", "acme").unwrap());
+    let set = rules(text);
+    let keys = KeyTable::read("keys.txt", lines.as_bytes(), set.tiers()).unwrap();
+    bench.replace(Policy::of(set).with_keys(keys));
+    let keyless = bench.decide(request("ip=192.0.2.1"));
+    let receipt = bench.limiter.receipt(&keyless).unwrap().unwrap();
+    for _ in 0..999 {
+        bench.check("ip=192.0.2.1 key=pro-key", "allow");
+    }
+    bench.refund(&receipt);
+    bench.check("ip=192.0.2.1 key=pro-key", "deny r");
+    assert_eq!(bench.used("ip=192.0.2.1 key=pro-key", "r"), 1000);
+}
+
+#[test]
+fn a_receipt_whose_rules_have_changed_says_so() {
+    let rules = |rate: &str| format!("version: 1\nrules: [{{ name: r, by: user, rate: {rate} }}]");
+    let bench = Bench::new(&rules("10/hour"));
+    let decision = bench.decide(request("user=a"));
+    let receipt = bench.limiter.receipt(&decision).unwrap().unwrap();
+    bench.reload(&rules("20/hour"));
+    assert_eq!(bench.refund(&receipt), Refunded::Lapsed);
+    assert_eq!(bench.used("user=a", "r"), 1);
+}
+
+#[test]
+fn an_override_is_for_who_one_is_not_for_what_one_claims() {
+    let bench = Bench::new(
+        "
+version: 1
+rules:
+  - name: r
+    by: user|ip
+    rate: 1/hour
+    overrides: { 192.0.2.7: 3/hour, vip: 2/hour }
+",
+    );
+    let passes = |words: &str| {
+        (0..9)
+            .filter(|_| bench.decide(request(words)).allowed())
+            .count()
+    };
+    assert_eq!(passes("ip=192.0.2.7"), 3, "the address itself");
+    assert_eq!(
+        passes("user=192.0.2.7 ip=198.51.100.1"),
+        1,
+        "a user who calls himself so"
+    );
+    assert_eq!(passes("user=vip ip=198.51.100.2"), 2);
+    let by_user = Bench::new(
+        "version: 1\nrules: [{ name: r, by: user, rate: 1/hour, overrides: { 192.0.2.7: 3/hour } }]",
+    );
+    let anonymous = (0..9).filter(|_| by_user.decide(request("ip=192.0.2.7")).allowed());
+    assert_eq!(anonymous.count(), 1, "an address that stands in for a user");
+}
+
+#[test]
+fn the_refused_of_a_shared_limit_are_told_to_come_back_at_different_times() {
+    let bench = Bench::new("version: 1\nrules: [{ name: r, by: global, rate: 1/hour burst 1 }]");
+    bench.check("ip=192.0.2.1", "allow");
+    let told = |ip: u8| {
+        let words = format!("ip=198.51.100.{ip}");
+        let decision = bench.decide(request(&words));
+        let context = Context {
+            id: "x",
+            wall: common::START,
+            reset: ResetStyle::Delta,
+            body: BodyStyle::Plain,
+            receipt: None,
+        };
+        let headers = tidegate::http::headers(&decision, &context);
+        headers["retry-after"]
+            .to_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let waits: std::collections::BTreeSet<u64> = (0..200).map(told).collect();
+    assert!(waits.len() > 20, "{waits:?}");
+    assert!(waits.iter().all(|wait| (3_600..=3_630).contains(wait)));
+}
+
+#[test]
+fn a_client_is_inspected_and_reset_in_every_unit_and_on_every_list() {
+    let bench = Bench::new(
+        "
+version: 1
+rules:
+  - { name: calls, by: ip, rate: 10/hour }
+  - { name: tokens, by: ip, rate: 100/hour, unit: tokens }
+",
+    );
+    bench.check("ip=192.0.2.1 tokens:60", "allow");
+    assert_eq!(bench.used("ip=192.0.2.1", "tokens"), 60);
+    let forgotten = common::ready(bench.limiter.view().reset(request("ip=192.0.2.1")));
+    assert_eq!(forgotten.unwrap(), 2);
+    assert_eq!(bench.used("ip=192.0.2.1", "tokens"), 0);
+}
+
+#[test]
+fn in_shadow_the_block_list_refuses_nobody_either() {
+    let bench = Bench::in_shadow("version: 1\nrules: []\nblock: [192.0.2.0/24]");
+    bench.check("ip=192.0.2.1", "allow");
 }

@@ -396,6 +396,57 @@ fn what_was_refused_is_not_handed_over_again_until_it_changes() {
     );
 }
 
+/// Refused rules may be good by now, for reasons outside the file: a keys file that is there at last.
+#[test]
+fn what_was_refused_is_handed_over_again_when_someone_asks() {
+    let watched = Watched::new("r.yaml", one_file);
+    write(&watched.path, "bad");
+    watched.wait_for_stale(&refused("r.yaml=bad"), "r.yaml=one.");
+    watched.watch.poke();
+    let handed_over = || watched.handed_over.lock().unwrap().len();
+    wait_until(|| handed_over() == 3, || "a second try".to_owned());
+    watched.watch.bell().poke();
+    wait_until(|| handed_over() == 4, || "a third try".to_owned());
+    write(&watched.path, "one.");
+    watched.wait_for_value("r.yaml=one.");
+    watched.watch.poke();
+    drop(watched.watch);
+    assert_eq!(
+        watched.handed_over.lock().unwrap().len(),
+        4,
+        "what is in force is not"
+    );
+    assert_eq!(
+        *watched.states.lock().unwrap(),
+        [
+            State::Current,
+            State::Stale(refused("r.yaml=bad")),
+            State::Current
+        ],
+        "a refusal repeated is told once"
+    );
+}
+
+#[test]
+fn all_that_is_taken_is_told() {
+    let watched = Watched::new("r.yaml", one_file);
+    for n in 2..=4 {
+        write(&watched.path, &format!("{n}."));
+        watched.wait_for_value(&format!("r.yaml={n}."));
+    }
+    let told = || watched.states.lock().unwrap().len();
+    wait_until(|| told() == 4, || format!("four news, got {}", told()));
+}
+
+#[test]
+fn a_bell_neither_keeps_a_watch_nor_minds_its_end() {
+    let watched = Watched::new("r.yaml", one_file);
+    let bell = watched.watch.bell();
+    drop(watched.watch);
+    bell.poke();
+    assert_eq!(watched.handed_over.lock().unwrap().len(), 1);
+}
+
 #[test]
 fn a_reload_hands_over_what_is_unchanged() {
     let watched = Watched::new("r.yaml", one_file);

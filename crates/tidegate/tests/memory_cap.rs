@@ -226,3 +226,52 @@ fn a_sweep_gives_room_back() {
         "blocks are used again"
     );
 }
+
+/// Read under one subject's windows and then under another's, the shared count started afresh at
+/// every turn, and both passed without end.
+#[test]
+fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter() {
+    let full = Full::of(HOUR);
+    let rule = RuleName::new("staggered");
+    let mut spec = Spec::new(Algorithm::FixedWindow, 100, Nanos::from_secs(HOUR));
+    spec.stagger = true;
+    let limit = Limit::compile(&spec, Precision::Memory).expect("a limit");
+    // One part of 4,096, windows half an hour apart.
+    let part = 4_096 * 7;
+    let half_hour = 1_800_000_000_000_u64.next_multiple_of(4_096);
+    for several in [false, true] {
+        let charges = |subject: Fingerprint| {
+            let rates = if several { 0..2 } else { 0..1 };
+            let charges = rates.map(|rate| Charge {
+                subject,
+                rule: &rule,
+                rate,
+                limit: Cow::Owned(limit.for_subject(subject.seed())),
+                cost: Cost::ONE,
+                role: Role::Enforce,
+            });
+            ChargeSet {
+                charges: charges.collect(),
+            }
+        };
+        // Subjects of that part none of whose counters finds room.
+        let without_room = |subject: &Fingerprint| {
+            let each = charges(*subject).charges;
+            each.into_iter()
+                .all(|one| full.store.peek_now(&set(one)).source == Source::Overflow)
+        };
+        let subjects = [0, half_hour].map(|phase| {
+            let seed = u128::from(part + u64::from(several) + phase);
+            let high = |n: u64| u128::from(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64;
+            let mut candidates = (1..10_000).map(|n| Fingerprint::new(high(n) | seed));
+            candidates.find(without_room).expect("a full table")
+        });
+        let turns = subjects.into_iter().cycle().take(1_000);
+        let passed = turns.filter(|subject| {
+            let outcome = full.store.charge_at(&charges(*subject), full.clock.now());
+            assert_eq!(outcome.source, Source::Overflow);
+            outcome.admitted
+        });
+        assert_eq!(passed.count(), 100, "several: {several}");
+    }
+}

@@ -4,15 +4,34 @@
 //! no decision needs a time zone. Past the last edge the last window never ends: it refuses, it does
 //! not reopen.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use crate::units::{Nanos, Tick};
+
 /// The grid of one fixed window, in ticks.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Frame {
     /// Equal windows: one begins at every multiple of `width`, less `phase`.
     Aligned { width: u64, phase: u64 },
-    /// Windows between neighbouring edges, in ascending order.
-    Edges(Arc<[u64]>),
+    /// Windows between neighbouring edges, in ascending order. The list is shared by all limits of
+    /// one calendar, so it stays in nanoseconds.
+    Edges { edges: Arc<[Nanos]>, tick: Tick },
+}
+
+/// Of a long list of edges only the ends and the middle: calendars that agree there differ in a few
+/// windows at most, and taking one for the other moves no more than the end of the present one.
+impl Hash for Frame {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        match self {
+            Frame::Aligned { width, phase } => (0_u8, width, phase).hash(hasher),
+            Frame::Edges { edges, tick } => {
+                let some = [0, edges.len() / 2, edges.len().saturating_sub(1)];
+                let some = some.map(|at| edges.get(at));
+                (1_u8, edges.len(), some, tick).hash(hasher);
+            }
+        }
+    }
 }
 
 impl Frame {
@@ -24,10 +43,11 @@ impl Frame {
                 let start = tick.saturating_sub(into);
                 (start, tick.saturating_add(width - into))
             }
-            Frame::Edges(edges) => {
-                let next = edges.partition_point(|edge| *edge <= tick);
-                let start = next.checked_sub(1).map_or(0, |i| edges[i]);
-                (start, edges.get(next).copied().unwrap_or(u64::MAX))
+            Frame::Edges { edges, tick: grain } => {
+                let next = edges.partition_point(|edge| grain.floor(*edge) <= tick);
+                let start = next.checked_sub(1).map_or(0, |i| grain.floor(edges[i]));
+                let end = edges.get(next).map_or(u64::MAX, |edge| grain.floor(*edge));
+                (start, end)
             }
         }
     }
@@ -50,7 +70,7 @@ impl Frame {
                 width: *width,
                 phase: seed % width,
             },
-            Frame::Edges(_) => self.clone(),
+            Frame::Edges { .. } => self.clone(),
         }
     }
 }

@@ -522,9 +522,10 @@ impl Shape {
                     width: whole(*width)?,
                     phase: tick.floor(*phase),
                 },
-                Window::Edges { edges, .. } => {
-                    Frame::Edges(edges.iter().map(|edge| tick.floor(*edge)).collect())
-                }
+                Window::Edges { edges, .. } => Frame::Edges {
+                    edges: Arc::clone(edges),
+                    tick,
+                },
             };
             return Some(Shape::Fixed(FixedWindow {
                 limit: spec.count,

@@ -1,6 +1,6 @@
 //! The answer to one request, with every limit it looked at.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
@@ -46,7 +46,11 @@ pub struct Decision {
     pub(super) source: Source,
     pub(super) at: Nanos,
     pub(super) clock_stepped: bool,
-    pub(super) binding: Option<u8>,
+    pub(super) binding: Option<usize>,
+    /// A hash of who asked, to spread what many are told at once.
+    pub(super) client: u64,
+    /// Names the charge, once somebody asks for a receipt of it; nothing was charged without.
+    pub(super) charge_id: Option<OnceLock<u128>>,
     pub(super) reports: SmallVec<[Report; 4]>,
 }
 
@@ -99,6 +103,18 @@ impl Decision {
         self.clock_stepped
     }
 
+    /// A hash of who asked: the same for one client, spread over clients.
+    pub fn client(&self) -> u64 {
+        self.client
+    }
+
+    /// What names this decision's charge: `draw`n the first time it is asked for, the same ever
+    /// after, so that all receipts of one charge are one. Nothing if nothing was charged.
+    pub fn charge_id(&self, draw: impl FnOnce() -> u128) -> Option<u128> {
+        let id = self.charge_id.as_ref()?;
+        Some(*id.get_or_init(draw))
+    }
+
     /// The rules it was decided by.
     pub fn rules(&self) -> &Arc<RuleSet> {
         &self.rules
@@ -111,13 +127,13 @@ impl Decision {
 
     /// The limit that decided, or that is nearest to refusing.
     pub fn binding(&self) -> Option<LimitView<'_>> {
-        let report = self.reports.get(usize::from(self.binding?))?;
+        let report = self.reports.get(self.binding?)?;
         Some(self.view(report))
     }
 
     /// The enforced limits, the binding one first: what a client may be told.
     pub fn enforced(&self) -> impl Iterator<Item = LimitView<'_>> {
-        let binding = self.binding.map(usize::from);
+        let binding = self.binding;
         let first = binding.and_then(|i| self.reports.get(i));
         let others = self
             .reports
@@ -146,12 +162,5 @@ impl Decision {
             cost: report.cost,
             reading: report.reading,
         }
-    }
-
-    /// Positions in the rules of the limits it looked at, with what each meant and said.
-    pub fn origins(&self) -> impl Iterator<Item = (u32, Role, bool)> {
-        self.reports
-            .iter()
-            .map(|r| (r.origin.rule, r.role, r.reading.verdict.allows()))
     }
 }

@@ -7,9 +7,9 @@ mod decision;
 mod plan;
 mod request;
 mod settle;
-mod subject;
+pub(crate) mod subject;
 
 pub use decision::{Decision, Fate, LimitView};
-pub use plan::{Origin, Plan, Stance, plan};
+pub use plan::{Origin, Plan, Stance, charges, plan};
 pub use request::{ApiKey, Edge, Request};
-pub use settle::{settle, settle_listed};
+pub use settle::{Spent, settle, settle_listed};

@@ -29,6 +29,8 @@ pub struct Plan<'r> {
     pub set: ChargeSet<'r>,
     /// Where each charge comes from, in the order of the set.
     pub origins: SmallVec<[Origin; 4]>,
+    /// A hash of who asks.
+    pub client: u64,
 }
 
 /// The place in the rules that a charge comes from.
@@ -42,7 +44,8 @@ pub struct Origin {
     pub rate: u8,
 }
 
-/// Finds every limit the request must pass. `now` only ends expiring list entries.
+/// Finds every limit the request must pass, unless a list decides. `now` only ends expiring entries
+/// of the lists.
 pub fn plan<'r>(
     rules: &'r RuleSet,
     stance: Stance,
@@ -50,13 +53,33 @@ pub fn plan<'r>(
     request: &Request<'_>,
     now: impl FnOnce() -> Nanos,
 ) -> Plan<'r> {
-    let mut plan = Plan::default();
-    if rules.has_lists() {
-        plan.listed = rules.listed(request, now());
+    let listed = match rules.has_lists() {
+        true => rules.listed(request, now()),
+        false => None,
+    };
+    match (listed, stance) {
+        (None, _) | (Some(Listed::Block { .. }), Stance::AllShadow) => {
+            charges(rules, stance, key, request)
+        }
+        (Some(listed), _) => Plan {
+            listed: Some(listed),
+            client: subject::client(request, key),
+            ..Plan::default()
+        },
     }
-    if plan.listed.is_some() {
-        return plan;
-    }
+}
+
+/// Every limit that applies to the request, whatever the lists say.
+pub fn charges<'r>(
+    rules: &'r RuleSet,
+    stance: Stance,
+    key: &FingerprintKey,
+    request: &Request<'_>,
+) -> Plan<'r> {
+    let mut plan = Plan {
+        client: subject::client(request, key),
+        ..Plan::default()
+    };
     for position in rules.applying(request) {
         let rule = &rules.rules()[position as usize];
         let Some(cost) = cost_for(rule, request) else {
@@ -105,11 +128,11 @@ fn cost_for(rule: &Rule, request: &Request<'_>) -> Option<Cost> {
 
 fn class_for(rule: &Rule, request: &Request<'_>) -> Class {
     let tier = request.api_key.and_then(|key| key.tier);
-    if rule.has_overrides() {
-        rule.class(tier, &subject::text(rule, request))
-    } else {
-        rule.class(tier, "")
-    }
+    let own = match rule.has_overrides() {
+        true => subject::text(rule, request),
+        false => None,
+    };
+    rule.class(tier, own.as_deref().unwrap_or_default())
 }
 
 fn role_of(rule: &Rule, stance: Stance) -> Role {

@@ -1,7 +1,7 @@
 //! What a store's answer means for the request.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
@@ -12,8 +12,17 @@ use crate::rules::{Listed, RuleSet};
 use crate::store::{Outcome, Role, Source};
 use crate::units::Nanos;
 
+/// Whether what was decided was also charged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spent {
+    /// If it was admitted.
+    IfAdmitted,
+    /// It was only asked about.
+    Nothing,
+}
+
 /// A decision that needed no store.
-pub fn settle_listed(rules: Arc<RuleSet>, listed: Listed, at: Nanos) -> Decision {
+pub fn settle_listed(rules: Arc<RuleSet>, listed: Listed, client: u64, at: Nanos) -> Decision {
     let (fate, source) = match listed {
         Listed::Allow => (Fate::Allow, Source::AllowList),
         Listed::Block { until } => (Fate::Block { until }, Source::BlockList),
@@ -25,12 +34,14 @@ pub fn settle_listed(rules: Arc<RuleSet>, listed: Listed, at: Nanos) -> Decision
         at,
         clock_stepped: false,
         binding: None,
+        client,
+        charge_id: None,
         reports: SmallVec::new(),
     }
 }
 
-/// Turns a plan that charged and the store's answer to it into a decision.
-pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome) -> Decision {
+/// Turns a plan and the store's answer to it into a decision.
+pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome, spent: Spent) -> Decision {
     let reports = reports(plan, outcome);
     let source = match reports.is_empty() {
         true => Source::None,
@@ -48,6 +59,8 @@ pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome) -> Decisi
         at: outcome.at,
         clock_stepped: outcome.clock_stepped,
         binding: binding(&reports, outcome.admitted),
+        client: plan.client,
+        charge_id: (spent == Spent::IfAdmitted && outcome.admitted).then(OnceLock::new),
         reports,
     }
 }
@@ -78,10 +91,15 @@ fn admitted(reports: &[Report]) -> Fate {
     }
 }
 
-/// All limits must pass, and each passes from its own moment on: the latest of them.
+/// All enforced limits must pass, and each passes from its own moment on: the latest of them. Of the
+/// quotas one is enough: the earliest.
 fn retry(reports: &[Report]) -> Retry {
-    let retries = enforced(reports).filter_map(|(_, report)| violated(report));
-    retries.max().unwrap_or(Retry::After(Nanos::ZERO))
+    let of = |role| {
+        let reports = reports.iter().filter(move |report| report.role == role);
+        reports.filter_map(violated)
+    };
+    let (enforced, quota) = (of(Role::Enforce).max(), of(Role::Quota).min());
+    enforced.max(quota).unwrap_or(Retry::After(Nanos::ZERO))
 }
 
 fn violated(report: &Report) -> Option<Retry> {
@@ -92,10 +110,12 @@ fn violated(report: &Report) -> Option<Retry> {
 }
 
 /// Refused: the violated limit that keeps longest. Allowed: the one with room for the fewest more
-/// requests like this; of equals, the one that takes longest to have more.
-fn binding(reports: &[Report], admitted: bool) -> Option<u8> {
-    let found = if admitted {
+/// requests like this; of equals, the one that takes longest to have more. A quota that had no room
+/// did not decide.
+fn binding(reports: &[Report], admitted: bool) -> Option<usize> {
+    if admitted {
         enforced(reports)
+            .filter(|(_, report)| report.reading.verdict.allows())
             .min_by_key(|(_, report)| {
                 let figures = report.reading.figures;
                 let like_this = figures.remaining / report.cost.get();
@@ -107,8 +127,7 @@ fn binding(reports: &[Report], admitted: bool) -> Option<u8> {
             .filter_map(|(i, report)| Some((i, violated(report)?)))
             .max_by_key(|(i, retry)| (*retry, Reverse(*i)))
             .map(|(i, _)| i)
-    };
-    found.and_then(|i| u8::try_from(i).ok())
+    }
 }
 
 fn enforced(reports: &[Report]) -> impl Iterator<Item = (usize, &Report)> {

@@ -38,27 +38,50 @@ pub(super) fn identify(
 }
 
 /// The subject as an operator writes it in `overrides`: values joined by commas, a key by the name
-/// it is listed under.
-pub(super) fn text(rule: &Rule, request: &Request<'_>) -> String {
-    let mut out = String::new();
+/// it is listed under. Nothing where the address stands in for what is absent, and nothing for a
+/// text that reads as an address or a digest: overrides are for who one is, not for what one claims.
+pub(crate) fn text(rule: &Rule, request: &Request<'_>) -> Option<String> {
     let By::All(places) = rule.by() else {
-        return out;
+        return None;
     };
+    let mut out = String::new();
     for (i, alternatives) in places.iter().enumerate() {
         if i > 0 {
             out.push(',');
         }
-        match value_of(alternatives, IfMissing::Substitute, request) {
-            Some(Value::Text(_, value)) => out.push_str(value),
-            Some(Value::Ip(ip)) => out.push_str(&ip.to_string()),
-            Some(Value::Key(digest)) => match request.api_key.and_then(|key| key.name) {
+        match value_of(alternatives, IfMissing::Skip, request)? {
+            Value::Text(_, value) if claims_another_kind(value) => return None,
+            Value::Text(_, value) => out.push_str(value),
+            Value::Ip(ip) => out.push_str(&ip.to_string()),
+            Value::Key(digest) => match request.api_key.and_then(|key| key.name) {
                 Some(name) => out.push_str(name),
                 None => write_digest(&mut out, &digest),
             },
-            Some(Value::Nobody) | None => {}
+            Value::Nobody => return None,
         }
     }
-    out
+    Some(out)
+}
+
+fn claims_another_kind(value: &str) -> bool {
+    value.starts_with("sha256:") || value.parse::<IpAddr>().is_ok()
+}
+
+/// A hash of who asks, by the best evidence there is: the key, the address, else all that was said.
+pub(super) fn client(request: &Request<'_>, key: &FingerprintKey) -> u64 {
+    match (request.api_key, request.ip) {
+        (Some(client), _) => key.only(&client.digest).seed(),
+        (None, Some(IpAddr::V4(ip))) => key.only(&ip.octets()).seed(),
+        (None, Some(IpAddr::V6(ip))) => key.only(&ip.octets()).seed(),
+        (None, None) => {
+            let mut hasher = key.subject(NAMESPACE);
+            for (name, value) in &request.attributes {
+                hasher.part(name.as_bytes());
+                hasher.part(value.as_bytes());
+            }
+            hasher.finish().seed()
+        }
+    }
 }
 
 fn write_digest(out: &mut String, digest: &[u8; 32]) {

@@ -98,7 +98,10 @@ impl RuleSet {
 
 fn view(rule: &Rule, standing: Standing, request: &Request<'_>) -> RuleView {
     let tier = request.api_key.and_then(|key| key.tier);
-    let rates = rule.rates(rule.class(tier, &subject_text(rule, request)));
+    let rates = rule.rates(rule.class(
+        tier,
+        &crate::engine::subject::text(rule, request).unwrap_or_default(),
+    ));
     RuleView {
         rule: rule.name.clone(),
         standing,
@@ -153,29 +156,6 @@ fn subject(rule: &Rule, request: &Request<'_>) -> Vec<SubjectPart> {
         }
     };
     parts.iter().map(part).collect()
-}
-
-/// The subject as `overrides` writes it. Only compared, never shown.
-fn subject_text(rule: &Rule, request: &Request<'_>) -> String {
-    if !rule.has_overrides() {
-        return String::new();
-    }
-    let text = |part: SubjectPart| match part.counted.as_deref() {
-        Some("ip") => request.ip.map(|ip| ip.to_string()),
-        Some("api_key") => request.api_key.map(|key| match key.name {
-            Some(name) => name.to_owned(),
-            None => key.digest.iter().fold("sha256:".to_owned(), |hex, byte| {
-                hex + &format!("{byte:02x}")
-            }),
-        }),
-        Some(name) => request.text(name).map(ToOwned::to_owned),
-        None => None,
-    };
-    let texts = subject(rule, request).into_iter().map(text);
-    texts
-        .map(Option::unwrap_or_default)
-        .collect::<Vec<_>>()
-        .join(",")
 }
 
 /// One line per rule that does not apply; for one that does, whose counter, how much and how.

@@ -122,13 +122,13 @@ fn identity(node: Node<'_>, report: &mut Report<'_>) -> Identity {
     let mut identity = Identity::default();
     let slots = IdentitySlots::read(node, "identity", report).unwrap_or_default();
     if let Some(node) = slots.ipv6_prefix
-        && let Some(text) = report.text("ipv6_prefix", node, "a number from 32 to 128")
+        && let Some(text) = report.text("ipv6_prefix", node, "a number from 48 to 128")
     {
         match text.parse() {
-            Ok(prefix @ 32..=128) => identity.ipv6_prefix = prefix,
+            Ok(prefix @ 48..=128) => identity.ipv6_prefix = prefix,
             _ => {
                 let message = format!(
-                    "has ipv6_prefix {}, which is no number from 32 to 128; write 64",
+                    "has ipv6_prefix {}, which is no number from 48 to 128; write 64",
                     shown(text)
                 );
                 report.fault(node.line(), message);

@@ -7,7 +7,7 @@ use tidegate_core::store::Role;
 use tidegate_core::units::Nanos;
 
 use super::Context;
-use super::headers::retry_after_secs;
+use super::headers::{name, retry_after_secs};
 use super::text::{json_name, json_string, number, span};
 
 const PROBLEM_TYPES: &str = "https://iana.org/assignments/http-problem-types#";
@@ -79,7 +79,7 @@ fn fate(decision: &Decision, out: &mut BytesMut) {
                 json_name(out, "window");
                 json_string(out, &span(binding.limit.per()));
                 json_name(out, "retry_after_seconds");
-                number(out, retry_after_secs(wait, binding.subject.seed()));
+                number(out, retry_after_secs(wait, decision.client()));
             }
             json_name(out, "retry_after_ms");
             number(out, wait.millis_up());
@@ -193,7 +193,7 @@ pub(super) fn problem(decision: &Decision, context: &Context<'_>, out: &mut Byte
         if i > 0 {
             out.put_u8(b',');
         }
-        json_string(out, view.rule.name().as_str());
+        json_string(out, &name(&view).concat());
     }
     out.put_u8(b']');
     fate(decision, out);

@@ -1,6 +1,8 @@
 //! `RateLimit-Policy`, `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11), `X-RateLimit-*` and
 //! `Retry-After`.
 
+use std::borrow::Cow;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use tidegate_core::algorithms::Retry;
@@ -51,10 +53,7 @@ pub(super) fn write(decision: &Decision, context: &Context<'_>, headers: &mut He
     number(&mut cutter.0, reset.secs_up());
     headers.insert(RESET, cutter.cut());
     if let Fate::Deny(Retry::After(wait)) = decision.fate() {
-        number(
-            &mut cutter.0,
-            retry_after_secs(wait, binding.subject.seed()),
-        );
+        number(&mut cutter.0, retry_after_secs(wait, decision.client()));
         headers.insert(header::RETRY_AFTER, cutter.cut());
     }
 }
@@ -69,18 +68,17 @@ pub(super) fn retry_after_secs(wait: Nanos, seed: u64) -> u64 {
 }
 
 /// The name of a policy: the rule's, and where it has several rates, which.
-fn name(out: &mut BytesMut, view: &LimitView<'_>) {
-    let rule = view.rule.name().as_str();
-    if view.several {
-        sf_string(out, [rule, &format!(".{}", span(view.limit.per()))]);
-    } else {
-        sf_string(out, [rule, ""]);
+pub(super) fn name<'v>(view: &LimitView<'v>) -> [Cow<'v, str>; 2] {
+    let rule = Cow::Borrowed(view.rule.name().as_str());
+    match view.several {
+        true => [rule, format!(".{}", span(view.limit.per())).into()],
+        false => [rule, "".into()],
     }
 }
 
 fn policy(out: &mut BytesMut, place: usize, view: &LimitView<'_>) {
     separate(out, place);
-    name(out, view);
+    sf_string(out, &name(view));
     out.put_slice(b";q=");
     sf_integer(out, view.limit.capacity());
     let window = view.limit.full_window();
@@ -92,7 +90,7 @@ fn policy(out: &mut BytesMut, place: usize, view: &LimitView<'_>) {
 
 fn rate_limit(out: &mut BytesMut, place: usize, view: &LimitView<'_>) {
     separate(out, place);
-    name(out, view);
+    sf_string(out, &name(view));
     out.put_slice(b";r=");
     sf_integer(out, view.reading.figures.remaining);
     out.put_slice(b";t=");

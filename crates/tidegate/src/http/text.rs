@@ -1,5 +1,7 @@
 //! Numbers, JSON strings and structured-field strings, written straight into a buffer.
 
+use std::borrow::Cow;
+
 use bytes::{BufMut, BytesMut};
 use tidegate_core::units::Nanos;
 
@@ -15,7 +17,7 @@ pub(super) fn sf_integer(out: &mut BytesMut, value: u64) {
 }
 
 /// A structured-field string: printable ASCII in quotes. What is not becomes `?`.
-pub(super) fn sf_string(out: &mut BytesMut, parts: [&str; 2]) {
+pub(super) fn sf_string(out: &mut BytesMut, parts: &[Cow<'_, str>]) {
     out.put_u8(b'"');
     for byte in parts.iter().flat_map(|part| part.bytes()) {
         match byte {
@@ -108,7 +110,7 @@ mod tests {
     #[test]
     fn structured_strings_are_printable_ascii() {
         assert_eq!(
-            written(|out| sf_string(out, ["a\"\\", "é"])),
+            written(|out| sf_string(out, &["a\"\\".into(), "é".into()])),
             r#""a\"\\??""#
         );
     }

@@ -1,8 +1,10 @@
 //! Decides whether what is on disk is handed over, and remembers what became of it.
 //!
 //! One look: survey, read, survey again; only if nothing moved and the contents are neither those
-//! in force nor those refused last, the loader gets them. A change of state is reported once. No
-//! thread and no waiting here: a file that keeps changing is for the caller to look at again.
+//! in force nor those refused last, the loader gets them; what was refused is tried again when
+//! someone asks, since it may be valid by now for reasons outside the file. All that is taken is
+//! reported, and any other change of state once. No thread and no waiting here: a file that keeps
+//! changing is for the caller to look at again.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +23,7 @@ const TRIES: usize = 3;
 pub(super) enum Zeal {
     /// After a hint: files that bear their old times need not be read again.
     Hinted,
-    /// Someone asked: read whatever the times say.
+    /// Someone asked: read whatever the times say, and try again what was refused.
     Asked,
     /// Someone asked to load again what may be unchanged.
     Reload,
@@ -75,11 +77,15 @@ where
     }
 
     pub(super) fn look(&mut self, zeal: Zeal) -> Looked {
+        if zeal >= Zeal::Asked {
+            self.memory.refused = None;
+        }
         if zeal == Zeal::Reload {
-            (self.memory.taken, self.memory.refused) = (None, None);
+            self.memory.taken = None;
         }
         for _ in 0..TRIES {
             match self.try_once(zeal) {
+                Ok(Tried::Taken) => return self.tell(State::Current),
                 Ok(Tried::AtRest(state)) => return self.settle(state),
                 Ok(Tried::Moved) => {}
                 Err(why) => {
@@ -107,27 +113,27 @@ where
         if self.survey()? != survey {
             return Ok(Tried::Moved);
         }
-        let Some(state) = self.hand_over(read?) else {
-            return Ok(Tried::Moved);
-        };
-        self.memory.proof = survey.is_proof(seen_at).then_some(survey);
-        Ok(Tried::AtRest(state))
+        let tried = self.hand_over(read?);
+        if !matches!(tried, Tried::Moved) {
+            self.memory.proof = survey.is_proof(seen_at).then_some(survey);
+        }
+        Ok(tried)
     }
 
     fn survey(&self) -> Result<Survey, Why> {
         Survey::of(&self.path, self.shape, self.limits)
     }
 
-    /// The state after these contents; nothing if they changed while the loader read them.
-    fn hand_over(&mut self, snapshot: Snapshot) -> Option<State> {
-        let refused = |reason: String| State::Stale(Why::Refused { reason });
+    /// What becomes of these contents; they may change while the loader reads them.
+    fn hand_over(&mut self, snapshot: Snapshot) -> Tried {
+        let refused = |reason: String| Tried::AtRest(State::Stale(Why::Refused { reason }));
         if self.memory.taken.as_ref() == Some(&snapshot) {
-            return Some(State::Current);
+            return Tried::AtRest(State::Current);
         }
         if let Some((same, reason)) = &self.memory.refused
             && *same == snapshot
         {
-            return Some(refused(reason.clone()));
+            return refused(reason.clone());
         }
         // A loader that panics on one file must not end the watch over all later ones.
         let loaded = catch_unwind(AssertUnwindSafe(|| {
@@ -137,31 +143,40 @@ where
             Err("the loader panicked on these contents: please report it".to_owned())
         });
         if snapshot.is_torn() {
-            return None;
+            return Tried::Moved;
         }
         match loaded {
             Ok(()) => {
                 self.memory.taken = Some(snapshot);
-                Some(State::Current)
+                Tried::Taken
             }
             Err(reason) => {
                 self.memory.refused = Some((snapshot, reason.clone()));
-                Some(refused(reason))
+                refused(reason)
             }
         }
     }
 
     fn settle(&mut self, state: State) -> Looked {
-        if self.memory.state.as_ref() != Some(&state) {
-            (self.report)(&state);
-            self.memory.state = Some(state);
+        if self.memory.state.as_ref() == Some(&state) {
+            return Looked::Settled;
         }
+        self.tell(state)
+    }
+
+    fn tell(&mut self, state: State) -> Looked {
+        (self.report)(&state);
+        self.memory.state = Some(state);
         Looked::Settled
     }
 }
 
 /// What one try met.
 enum Tried {
+    /// New contents, now in force.
+    Taken,
+    /// Nothing new to put in force.
     AtRest(State),
+    /// Files that changed meanwhile.
     Moved,
 }

@@ -26,4 +26,4 @@ pub use pace::{Next, Pace, Settle};
 pub use snapshot::{Part, PartReader, Snapshot};
 pub use state::{State, Why};
 pub use survey::Limits;
-pub use watch::{Target, Watch};
+pub use watch::{Bell, Target, Watch};

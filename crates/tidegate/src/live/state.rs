@@ -15,13 +15,13 @@ pub enum State {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Why {
     /// Not there.
-    #[error("{}: is not there; the last good version stays in force, put it back or stop using it", path.display())]
+    #[error("{}: is not there; what was taken last, if anything, stays in force: put it back or stop using it", path.display())]
     Vanished {
         /// What is missing.
         path: PathBuf,
     },
     /// A folder without a file to read: more likely unmounted than meant.
-    #[error("{}: holds no .yaml or .yml file; the last good version stays in force", path.display())]
+    #[error("{}: holds no .yaml or .yml file; what was taken last, if anything, stays in force", path.display())]
     EmptyFolder {
         /// The folder.
         path: PathBuf,
@@ -62,4 +62,22 @@ pub enum Why {
         /// What the loader said.
         reason: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both are also told at the start, when there is no last good version to promise.
+    #[test]
+    fn what_is_missing_promises_no_more_than_there_is() {
+        let path = PathBuf::from("rules");
+        for why in [
+            Why::Vanished { path: path.clone() },
+            Why::EmptyFolder { path },
+        ] {
+            let said = why.to_string();
+            assert!(said.contains("taken last, if anything, stays"), "{said}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Watches a file or folder on a thread of its own and hands its contents to a loader.
 //!
 //! A thin shell: `pace` says when to look, `intake` what to do with what is seen; here are only
-//! the thread, the bell that wakes it and the clock. The bell holds four flags and no queue, so a
+//! the thread, the bell that wakes it and the clock. What was rung is a few flags and no queue, so a
 //! storm of events takes no memory. Dropping the [`Watch`] stops the thread and waits for it.
 
 use std::fmt::Display;
@@ -88,8 +88,8 @@ impl Watch {
     /// Looks once, here and now, then goes on watching in the background.
     ///
     /// `load` gets complete contents that differ from the last; what it refuses is not handed
-    /// over again until it changes. `report` hears of every change of state, once, also of the
-    /// first. When this returns, [`state`](Self::state) says whether the first look succeeded; it
+    /// over again until it changes or someone asks. `report` hears of all that was taken, and of
+    /// every other change of state once, also of the first. When this returns, [`state`](Self::state) says whether the first look succeeded; it
     /// is for the caller to decide whether to start without. Fails only if no thread can be had.
     pub fn start<L, E, R>(target: Target, load: L, mut report: R) -> io::Result<Self>
     where
@@ -111,7 +111,7 @@ impl Watch {
             report(state);
         };
         let ringing = Arc::clone(&shared);
-        let folders = Folders::new(move || ringing.ring(|bell| bell.hint = true));
+        let folders = Folders::new(move || ringing.ring(|rung| rung.hint = true));
         let intake = Intake::new(path, shape, limits, load, tell);
         let mut watching = Watching {
             intake,
@@ -131,16 +131,21 @@ impl Watch {
         })
     }
 
-    /// Looks now, without waiting for quiet: on SIGHUP, or when an operator asks.
+    /// Looks now, without waiting for quiet: on SIGHUP, or when an operator asks. What was refused
+    /// is handed over once more: what the loader holds it against may have changed.
     pub fn poke(&self) {
-        self.shared
-            .ring(|bell| bell.zeal = bell.zeal.max(Some(Zeal::Asked)));
+        self.shared.poke();
     }
 
     /// Looks now and hands over even what is unchanged: because what the loader makes of it may
     /// have (keys name tiers, and the rules say which tiers there are).
     pub fn reload(&self) {
-        self.shared.ring(|bell| bell.zeal = Some(Zeal::Reload));
+        self.shared.ring(|rung| rung.zeal = Some(Zeal::Reload));
+    }
+
+    /// To ask for a look from elsewhere, such as from another watch.
+    pub fn bell(&self) -> Bell {
+        Bell(Arc::clone(&self.shared))
     }
 
     /// Whether what is on disk is in force, and if not, why.
@@ -157,9 +162,21 @@ impl Watch {
     }
 }
 
+/// Asks a watch for a look. Does not keep it alive, and asks nobody once it has ended: two watches
+/// can hold each other's bells, while one that held the other would wait for its end.
+#[derive(Clone, Debug)]
+pub struct Bell(Arc<Shared>);
+
+impl Bell {
+    /// As [`Watch::poke`].
+    pub fn poke(&self) {
+        self.0.poke();
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.shared.ring(|bell| bell.stop = true);
+        self.shared.ring(|rung| rung.stop = true);
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
@@ -172,13 +189,13 @@ impl Drop for Watch {
 /// What the thread and the handle both see.
 #[derive(Debug, Default)]
 struct Shared {
-    bell: Mutex<Bell>,
-    rung: Condvar,
+    rung: Mutex<Rung>,
+    wake: Condvar,
     told: Mutex<Told>,
 }
 
 #[derive(Debug, Default)]
-struct Bell {
+struct Rung {
     hint: bool,
     zeal: Option<Zeal>,
     stop: bool,
@@ -191,18 +208,22 @@ struct Told {
 }
 
 impl Shared {
-    fn ring(&self, how: impl FnOnce(&mut Bell)) {
-        how(&mut self.bell.lock().unwrap_or_else(PoisonError::into_inner));
-        self.rung.notify_one();
+    fn ring(&self, how: impl FnOnce(&mut Rung)) {
+        how(&mut self.rung.lock().unwrap_or_else(PoisonError::into_inner));
+        self.wake.notify_one();
     }
 
-    /// Waits until the bell rings or `span` has passed, and takes what was rung.
-    fn wait(&self, span: Nanos) -> Bell {
-        let bell = self.bell.lock().unwrap_or_else(PoisonError::into_inner);
-        let silent = |bell: &mut Bell| !bell.hint && bell.zeal.is_none() && !bell.stop;
-        let waited = self.rung.wait_timeout_while(bell, span.duration(), silent);
-        let (mut bell, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *bell)
+    fn poke(&self) {
+        self.ring(|rung| rung.zeal = rung.zeal.max(Some(Zeal::Asked)));
+    }
+
+    /// Waits until someone rings or `span` has passed, and takes what was rung.
+    fn wait(&self, span: Nanos) -> Rung {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let silent = |rung: &mut Rung| !rung.hint && rung.zeal.is_none() && !rung.stop;
+        let waited = self.wake.wait_timeout_while(rung, span.duration(), silent);
+        let (mut rung, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *rung)
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
@@ -231,7 +252,7 @@ where
                 Next::Look => Nanos::ZERO,
                 Next::WaitUntil(at) => at.since(self.now()),
             };
-            let Bell {
+            let Rung {
                 hint,
                 zeal: asked,
                 stop,

@@ -4,6 +4,8 @@
 //! A counter that occurs twice is one account: the second charge sees what the first would spend.
 //! A subject that finds no room for a counter has an account with a shared one.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Figures, Limit, Moment, State};
 use tidegate_core::store::{Charge, Source};
@@ -20,7 +22,7 @@ use super::shard::Shard;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seat {
     Own(Key),
-    Shared { shard: usize, key: Key },
+    Shared { places: Shared, key: Key },
 }
 
 /// One counter of the request.
@@ -46,10 +48,18 @@ impl<'c> Account<'c> {
     pub(super) fn under(&self, limit: &Limit, now: Nanos) -> (State, Moment) {
         let mut state = self.state.clone();
         if self.limit.tag() != limit.tag() {
-            state = limit.adopt(self.limit, state, now);
+            state = limit.adopt(&self.keeps(self.limit), state, now);
         }
         let at = limit.advance(&mut state, now);
         (state, at)
+    }
+
+    /// `limit` as this counter keeps it.
+    pub(super) fn keeps<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
+        match &self.seat {
+            Seat::Own(_) => Cow::Borrowed(limit),
+            Seat::Shared { places, .. } => places.keeps(limit),
+        }
     }
 
     /// Takes a state of this account that was changed.
@@ -65,7 +75,8 @@ impl<'c> Account<'c> {
     }
 
     pub(super) fn figures(&self, limit: &Limit, now: Nanos) -> Figures {
-        let (state, at) = self.under(limit, now);
+        let limit = self.keeps(limit);
+        let (state, at) = self.under(&limit, now);
         limit.figures(&state, at)
     }
 }
@@ -105,16 +116,26 @@ impl<C> MemoryStore<C> {
                 Look::Fresh => (own, None, Source::Exact),
                 Look::Inherits | Look::Shares => {
                     let places = Shared::of(charge);
-                    let shard = places.shard;
-                    let (key, state) = self.shared_seat(locks.shared(shard), places, charge, at);
-                    match look {
-                        Look::Inherits if state.is_none() => (own, None, Source::Exact),
-                        Look::Inherits => (own, state, Source::Overflow),
-                        _ => (Seat::Shared { shard, key }, state, Source::Overflow),
+                    let common = Charge {
+                        limit: places.keeps(&charge.limit),
+                        ..charge.clone()
+                    };
+                    let shared = locks.shared(places.shard);
+                    let (key, state) = self.shared_seat(shared, places, &common, at);
+                    match (look, state) {
+                        (Look::Inherits, None) => (own, None, Source::Exact),
+                        (Look::Inherits, Some(state)) => {
+                            let state = places.inherited(state, &charge.limit, at.now);
+                            (own, Some(state), Source::Overflow)
+                        }
+                        (_, state) => (Seat::Shared { places, key }, state, Source::Overflow),
                     }
                 }
             };
-            let state = state.unwrap_or_else(|| charge.limit.fresh(at.now));
+            let state = state.unwrap_or_else(|| match &seat {
+                Seat::Own(_) => charge.limit.fresh(at.now),
+                Seat::Shared { places, .. } => places.keeps(&charge.limit).fresh(at.now),
+            });
             books.enter(seat, source, &charge.limit, state, at.now);
         }
         books
@@ -133,11 +154,12 @@ impl<C> MemoryStore<C> {
 
     /// Writes an account.
     pub(super) fn commit(&self, locks: &mut Locks<'_>, account: &Account<'_>, at: Present) {
-        let (state, moment) = account.under(account.limit, at.now);
+        let limit = account.keeps(account.limit);
+        let (state, moment) = account.under(&limit, at.now);
         let mut write = Write {
             key: Key::NONE,
-            limit: account.limit,
-            fresh_at: account.limit.fresh_at(&state, moment),
+            limit: &limit,
+            fresh_at: limit.fresh_at(&state, moment),
             state,
         };
         match account.seat {
@@ -145,9 +167,14 @@ impl<C> MemoryStore<C> {
                 write.key = key;
                 self.write(locks.own(key), write, at.secs, &self.budget);
             }
-            Seat::Shared { shard, key } => {
+            Seat::Shared { places, key } => {
                 write.key = key;
-                self.write(locks.shared(shard), write, at.secs, &self.overflow.budget);
+                self.write(
+                    locks.shared(places.shard),
+                    write,
+                    at.secs,
+                    &self.overflow.budget,
+                );
                 self.overflow.used();
             }
         }
@@ -167,30 +194,28 @@ enum Look {
 }
 
 impl<'c> Books<'c> {
-    fn enter(
-        &mut self,
-        seat: Seat,
-        source: Source,
-        limit: &'c Limit,
-        mut state: State,
-        now: Nanos,
-    ) {
+    fn enter(&mut self, seat: Seat, source: Source, limit: &'c Limit, state: State, now: Nanos) {
         let known = self
             .accounts
             .iter()
             .position(|account| account.seat == seat);
         self.of.push(known.unwrap_or(self.accounts.len()));
         if known.is_none() {
-            let stepped = limit.advance(&mut state, now).stepped_back();
-            self.accounts.push(Account {
+            let mut account = Account {
                 seat,
                 source,
                 limit,
                 found: (limit, state.clone()),
                 state,
-                stepped,
-                changed: stepped,
-            });
+                stepped: false,
+                changed: false,
+            };
+            let at = account.keeps(limit).advance(&mut account.state, now);
+            if at.stepped_back() {
+                (account.stepped, account.changed) = (true, true);
+                account.found = (limit, account.state.clone());
+            }
+            self.accounts.push(account);
         }
     }
 }

@@ -139,12 +139,17 @@ impl<C> MemoryStore<C> {
         }
         let places = Shared::of(charge);
         let mut shared = self.overflow.lock(places.shard);
-        let (seat, known) = self.shared_seat(&mut shared, places, charge, at);
+        let common = Charge {
+            limit: places.keeps(&charge.limit),
+            ..charge.clone()
+        };
+        let (seat, known) = self.shared_seat(&mut shared, places, &common, at);
         let (decided, write) = if room {
+            let known = known.map(|state| places.inherited(state, &charge.limit, at.now));
             self.first(charge, known, key, at, tell)
         } else {
-            let state = known.unwrap_or_else(|| charge.limit.fresh(at.now));
-            self.first(charge, Some(state), seat, at, tell)
+            let state = known.unwrap_or_else(|| common.limit.fresh(at.now));
+            self.first(&common, Some(state), seat, at, tell)
         };
         match write {
             Some(write) if room => self.write(own, write, at.secs, &self.budget),

@@ -8,12 +8,15 @@
 //! counter of its own begins as a copy of the one it shared. Lock order: after all other shards, in
 //! ascending order.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
+use tidegate_core::algorithms::{Limit, State};
 use tidegate_core::store::Charge;
 use tidegate_core::subject::Fingerprint;
+use tidegate_core::units::Nanos;
 
 use super::block::Secs;
 use super::budget::Budget;
@@ -33,13 +36,15 @@ pub(super) struct Overflow {
 }
 
 /// Where the shared counters of one charge are.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shared {
     pub(super) shard: usize,
     /// Shared with one subject in 4,096.
     pub(super) part: Key,
     /// Shared with one subject in 16.
     pub(super) last_resort: Key,
+    /// Where staggered windows of the shared counter begin: in one place, whoever asks.
+    seed: u64,
 }
 
 /// The subject that stands in for one in 4,096.
@@ -66,7 +71,27 @@ impl Shared {
             shard,
             part: key(subject),
             last_resort: key(Fingerprint::new(u128::from(PARTS + shard as u64))),
+            seed: shard as u64,
         }
+    }
+
+    /// `limit` as the shared counter keeps it. Every subject has staggered windows of its own; read
+    /// under one subject's and then under another's, a shared count would never stay.
+    pub(super) fn keeps<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
+        match limit.is_staggered() {
+            true => Cow::Owned(limit.for_subject(self.seed)),
+            false => Cow::Borrowed(limit),
+        }
+    }
+
+    /// A state of the shared counter as the beginning of one of `limit`'s own.
+    pub(super) fn inherited(&self, state: State, limit: &Limit, now: Nanos) -> State {
+        if !limit.is_staggered() {
+            return state;
+        }
+        let (kept, mut state) = (self.keeps(limit), state);
+        let at = kept.advance(&mut state, now);
+        limit.holding(kept.used(&state, at), now)
     }
 }
 

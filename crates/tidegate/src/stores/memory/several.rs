@@ -55,12 +55,12 @@ impl<C> MemoryStore<C> {
 impl<'c> Account<'c> {
     /// Judges a charge and, if it fits or is forced, spends it on the copy.
     fn judge(&mut self, charge: &'c Charge<'_>, intent: Intent, now: Nanos) -> Verdict {
-        let limit = charge.limit.as_ref();
-        let (mut state, at) = self.under(limit, now);
+        let limit = self.keeps(&charge.limit);
+        let (mut state, at) = self.under(&limit, now);
         let verdict = limit.judge(&state, at, charge.cost);
         if verdict.allows() || intent == Intent::Force {
             limit.spend(&mut state, at, charge.cost);
-            self.take(limit, state);
+            self.take(&charge.limit, state);
         }
         verdict
     }

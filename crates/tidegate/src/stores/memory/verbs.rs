@@ -107,10 +107,12 @@ impl<C> MemoryStore<C> {
             return;
         };
         let was = shard.entry(place);
-        if was.expires <= at.secs {
+        let limit = charge.limit.as_ref();
+        // Under another limit (the client changed tier) nothing is given back: what was a unit then
+        // cannot be said now, and reading it under the smaller of two limits would forget the rest.
+        if was.expires <= at.secs || was.tag != limit.tag() {
             return;
         }
-        let limit = charge.limit.as_ref();
         let mut state = self.read(shard, &was, charge, at);
         let moment = limit.advance(&mut state, at.now);
         limit.refund(&mut state, moment, charged, charge.cost);
