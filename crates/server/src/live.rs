@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidegate::live::State;
 use tidegate::{Follower, News, Policy};
-use tidegate_core::rules::{self, RuleSet, SourceFile};
+use tidegate_core::rules::SourceFile;
 use tracing::{info, warn};
 
 use crate::service::Service;
@@ -21,11 +21,6 @@ const FILE: SourceFile<'_> = SourceFile {
     name: "built-in",
     text: BUILT_IN,
 };
-
-/// The built-in rules.
-pub(crate) fn built_in() -> RuleSet {
-    rules::parse(&[FILE]).expect("a test reads the built-in rules")
-}
 
 /// What keeps rules and keys up to date. Stops when dropped.
 #[derive(Debug)]
@@ -164,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_built_in_rules_are_good_and_raise_no_warning() {
-        assert_eq!(rules::lint(&built_in()), []);
+        assert_eq!(tidegate_core::rules::lint(&policy(None).unwrap().rules), []);
     }
 
     /// Good keys hid rules that were still refused, and good rules hid keys.
