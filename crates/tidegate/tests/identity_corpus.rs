@@ -1,5 +1,10 @@
 //! Leaving out or inventing an identity never yields more than the stricter bucket.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy sees tests only inside test functions"
+)]
+
 mod common;
 
 use common::{Bench, request, rules};
@@ -45,7 +50,8 @@ fn the_listed_key_has_its_tier() {
 
 #[test]
 fn claiming_another_identity_yields_no_more_than_the_address_has() {
-    let corpus: [(&str, fn(usize) -> String); 9] = [
+    type Claim = fn(usize) -> String;
+    let corpus: [(&str, Claim); 9] = [
         ("no key", |_| "ip=192.0.2.1 user=u".into()),
         ("an invented key", |_| "ip=192.0.2.1 key=fake user=u".into()),
         ("a new key each time", |i| {
