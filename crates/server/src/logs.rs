@@ -2,7 +2,7 @@
 //!
 //! What a client sent is shown through [`Shown`], so that no line break, escape sequence or change of
 //! writing direction it chose reaches a log. `RUST_LOG` selects levels. Lines go through
-//! [`sink`](crate::sink), so that a log nobody reads holds up no decision.
+//! [`sink`], so that a log nobody reads holds up no decision.
 
 use std::fmt::{self, Write};
 use std::io::IsTerminal;
