@@ -130,7 +130,9 @@ impl Model {
         self.refunds.insert(refund.id, refund.until);
         for charge in &refund.set.charges {
             let known = self.counters.get(&charge.counter());
-            if known.is_some_and(|counter| !self.forgotten(counter.fresh_at, now)) {
+            // Under another limit a unit is not what it was: nothing is given back.
+            let same = |counter: &Counter| counter.limit.tag() == charge.limit.tag();
+            if known.is_some_and(|c| same(c) && !self.forgotten(c.fresh_at, now)) {
                 let (mut state, at) = self.read(charge, now);
                 charge
                     .limit
