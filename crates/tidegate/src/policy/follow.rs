@@ -1,9 +1,8 @@
-//! What a limiter decides by: the rules in force and the keys they apply to, always swapped as one.
+//! Keeps a policy as its files say: one watch over the rules, one over the keys they name.
 //!
-//! [`Policy::load`] reads them from disk; a [`Follower`] keeps a limiter's policy as the files say.
-//! Kept true: a policy is complete or does not come into force, the keys' tiers are the tiers of the
-//! very rules beside them, and whatever happens to the files, the last good policy stays. Files that
-//! are valid only together come into force together, in whatever order they were saved.
+//! Kept true: what comes into force is a whole policy, and files that are valid only together come
+//! into force together, in whatever order they were saved. The watches do not own each other; a
+//! `Tie` lets one ask the other to look again. Knows nothing of what rules or keys mean.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,183 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use sha2::{Digest, Sha256};
-use tidegate_core::rules::{Faults, RuleSet, SourceFile, parse};
 
-use crate::identity::keys::KeysError;
-use crate::identity::{Canon, KeyTable};
+use super::{Draft, LoadError, Policy, keys_of, texts};
 use crate::live::{Bell, Live, Snapshot, State, Target, Watch, Why};
-
-/// The rules and keys of one moment.
-#[derive(Clone, Debug)]
-pub struct Policy {
-    /// The rules.
-    pub rules: Arc<RuleSet>,
-    /// The listed keys, if there is a list.
-    pub keys: Option<Arc<KeyTable>>,
-    /// Where the keys came from.
-    keys_path: Option<PathBuf>,
-    digest: [u8; 32],
-    canon: Canon,
-}
-
-/// Why a policy cannot come into force.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// A file is missing, too large or not a file.
-    #[error(transparent)]
-    Files(#[from] Why),
-    /// A file cannot be read.
-    #[error("{0}; check the path and its permissions")]
-    Read(io::Error),
-    /// The rules have faults.
-    #[error(transparent)]
-    Rules(#[from] Faults),
-    /// The keys have faults.
-    #[error(transparent)]
-    Keys(#[from] KeysError),
-}
-
-impl Policy {
-    /// Rules without a list of keys. Their texts are not known here, so the digest is of nothing.
-    pub fn of(rules: RuleSet) -> Self {
-        Draft {
-            rules,
-            keys_path: None,
-            digest: digest(&[]),
-        }
-        .with(None)
-    }
-
-    /// Rules from texts, without a list of keys.
-    ///
-    /// # Errors
-    /// Every fault of the texts at once.
-    pub fn parse(files: &[SourceFile<'_>]) -> Result<Self, Faults> {
-        let draft = Draft {
-            rules: parse(files)?,
-            keys_path: None,
-            digest: digest(files),
-        };
-        Ok(draft.with(None))
-    }
-
-    /// The same rules with a list of keys, whose tiers must be those of the rules.
-    #[must_use]
-    pub fn with_keys(mut self, keys: KeyTable) -> Self {
-        self.keys = Some(Arc::new(keys));
-        self
-    }
-
-    /// Reads a rules file, or a folder of them, and the keys file they name.
-    ///
-    /// # Errors
-    /// Every fault of the files at once.
-    pub fn load(path: &Path) -> Result<Self, LoadError> {
-        let snapshot = Target::rules(path).read()?;
-        let texts = texts(&snapshot).map_err(LoadError::Read)?;
-        Draft::parse(path, &texts)?.read_keys()
-    }
-
-    /// The form in which addresses are counted.
-    pub fn canon(&self) -> Canon {
-        self.canon
-    }
-
-    /// Which rules these are: a SHA-256 over the names and texts of their files, wherever the files
-    /// are kept. Nodes with equal digests decide by equal rules.
-    pub fn digest(&self) -> &[u8; 32] {
-        &self.digest
-    }
-}
-
-/// Rules that are good in themselves, before the keys they name are looked at.
-struct Draft {
-    rules: RuleSet,
-    keys_path: Option<PathBuf>,
-    digest: [u8; 32],
-}
-
-impl Draft {
-    fn parse(path: &Path, texts: &[(String, String)]) -> Result<Self, Faults> {
-        let files: Vec<SourceFile<'_>> = texts
-            .iter()
-            .map(|(name, text)| SourceFile { name, text })
-            .collect();
-        let rules = parse(&files)?;
-        Ok(Draft {
-            keys_path: rules.keys_file().map(|keys| beside(path, keys)),
-            digest: digest(&files),
-            rules,
-        })
-    }
-
-    /// Whether the keys of `last` mean the same under these rules.
-    fn can_keep_keys_of(&self, last: &Policy) -> bool {
-        last.keys_path == self.keys_path && last.rules.tiers() == self.rules.tiers()
-    }
-
-    fn read_keys(self) -> Result<Policy, LoadError> {
-        let keys = match &self.keys_path {
-            None => None,
-            Some(path) => Some(Arc::new(read_keys(path, &self.rules)?)),
-        };
-        Ok(self.with(keys))
-    }
-
-    fn with(self, keys: Option<Arc<KeyTable>>) -> Policy {
-        Policy {
-            canon: canon(&self.rules),
-            rules: Arc::new(self.rules),
-            keys,
-            keys_path: self.keys_path,
-            digest: self.digest,
-        }
-    }
-}
-
-/// Each part preceded by its length, so that no two sets of files read the same.
-fn digest(files: &[SourceFile<'_>]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    for file in files {
-        let name = Path::new(file.name).file_name().unwrap_or_default();
-        for part in [name.as_encoded_bytes(), file.text.as_bytes()] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
-        }
-    }
-    hash.finalize().into()
-}
-
-/// How these rules tell one address from another.
-fn canon(rules: &RuleSet) -> Canon {
-    Canon::new(rules.identity().ipv6_prefix).expect("the rules' prefix was checked when read")
-}
-
-/// A keys file is named relative to the rules that name it.
-fn beside(rules: &Path, keys: &str) -> PathBuf {
-    let folder = if rules.is_dir() {
-        Some(rules)
-    } else {
-        rules.parent()
-    };
-    folder.map_or_else(|| keys.into(), |folder| folder.join(keys))
-}
-
-fn read_keys(path: &Path, rules: &RuleSet) -> Result<KeyTable, LoadError> {
-    let snapshot = Target::keys(path).read()?;
-    keys_of(path, &snapshot, rules)
-}
-
-fn keys_of(path: &Path, snapshot: &Snapshot, rules: &RuleSet) -> Result<KeyTable, LoadError> {
-    let name = path.display().to_string();
-    let part = snapshot
-        .parts()
-        .first()
-        .expect("a snapshot of one file has one part");
-    let reader = part.open().map_err(LoadError::Read)?;
-    Ok(KeyTable::read(&name, reader, rules.tiers())?)
-}
 
 /// What happened to the files of a policy.
 #[derive(Clone, Copy, Debug)]
@@ -301,11 +126,6 @@ enum Source {
     Memory,
     /// They were read with the rules, past their own watch.
     Disk,
-}
-
-fn texts(snapshot: &Snapshot) -> io::Result<Vec<(String, String)>> {
-    let read = |part: &crate::live::Part| Ok((part.path().display().to_string(), part.text()?));
-    snapshot.parts().iter().map(read).collect()
 }
 
 /// The watches over keys files, wherever the rules of the moment say they are.
@@ -474,28 +294,7 @@ impl Tie {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn digest_of(files: &[(&str, &str)]) -> [u8; 32] {
-        let files: Vec<_> = files
-            .iter()
-            .map(|(name, text)| SourceFile { name, text })
-            .collect();
-        digest(&files)
-    }
-
-    #[test]
-    fn equal_files_have_equal_digests_wherever_they_are() {
-        let one = digest_of(&[("/etc/a.yaml", "x"), ("/etc/b.yaml", "y")]);
-        assert_eq!(one, digest_of(&[("a.yaml", "x"), ("b.yaml", "y")]));
-        for other in [
-            &[("a.yaml", "x"), ("b.yaml", "z")][..],
-            &[("a.yaml", "x"), ("c.yaml", "y")],
-            &[("a.yaml", "x")],
-            &[("a.yaml", "xb.yamly")],
-        ] {
-            assert_ne!(one, digest_of(other), "{other:?}");
-        }
-    }
+    use tidegate_core::rules::{SourceFile, parse};
 
     /// A failure to watch was swallowed: the keys in force grew old and nothing said so.
     #[test]
