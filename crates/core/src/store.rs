@@ -25,6 +25,35 @@ pub enum Role {
     Quota,
 }
 
+/// What decides when the store does not.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum OnStoreFailure {
+    /// A local share of the limit.
+    #[default]
+    Local,
+    /// The full limit on each node.
+    Allow,
+    /// Refuse.
+    Deny,
+}
+
+/// What a rule asks of the store that keeps its counts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Terms {
+    /// What decides when the store does not.
+    pub on_failure: OnStoreFailure,
+    /// How long a decision may wait for the store, if not as long as usual.
+    pub budget: Option<Nanos>,
+}
+
+impl Terms {
+    /// What a limit without a rule asks.
+    pub const USUAL: Terms = Terms {
+        on_failure: OnStoreFailure::Local,
+        budget: None,
+    };
+}
+
 /// One limit that a request touches.
 #[derive(Clone, Debug)]
 pub struct Charge<'a> {
@@ -40,6 +69,8 @@ pub struct Charge<'a> {
     pub cost: Cost,
     /// What its verdict means.
     pub role: Role,
+    /// What is asked of the store.
+    pub terms: &'a Terms,
 }
 
 impl Charge<'_> {
@@ -136,6 +167,16 @@ pub struct Reading {
     pub figures: Figures,
 }
 
+/// A counter as a store holds it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Its state after the decision.
+    pub state: State,
+    /// Whether there was a record before it. That one is gone which should be there is how the loss
+    /// of a store shows.
+    pub was_there: bool,
+}
+
 /// What a store answered to one charge set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
@@ -144,6 +185,9 @@ pub struct Outcome {
     pub admitted: bool,
     /// One per charge, in order.
     pub readings: SmallVec<[Reading; 4]>,
+    /// Each counter as the store holds it after the decision, in order, from a store that may lose
+    /// them; else empty.
+    pub seen: Vec<Seen>,
     /// The store's time at which this was decided.
     pub at: Nanos,
     /// How it was decided.

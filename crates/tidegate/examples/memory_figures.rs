@@ -13,7 +13,7 @@ use std::time::Instant;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, Role};
+use tidegate_core::store::{Charge, Role, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -45,6 +45,7 @@ impl Bench {
             limit: Cow::Borrowed(&self.limit),
             cost: Cost::ONE,
             role: Role::Enforce,
+            terms: &Terms::USUAL,
         }
     }
 

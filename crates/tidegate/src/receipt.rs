@@ -85,6 +85,7 @@ impl Receipt {
                 limit: std::borrow::Cow::Owned(limit.for_subject(entry.subject.seed())),
                 cost: entry.cost,
                 role: Role::Enforce,
+                terms: rule.terms(),
             })
         });
         Refund {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use tidegate_core::algorithms::{Limit, Verdict};
 use tidegate_core::rules::{RateError, parse_rate};
-use tidegate_core::store::{Charge, Reading, Role};
+use tidegate_core::store::{Charge, Reading, Role, Terms};
 use tidegate_core::subject::{FingerprintKey, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -112,6 +112,7 @@ impl<C: Clock> Throttle<C> {
             limit: Cow::Borrowed(&self.limit),
             cost,
             role: Role::Enforce,
+            terms: &Terms::USUAL,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Hold, Refund, Refunded, Role, Source};
+use tidegate_core::store::{Charge, ChargeSet, Hold, Refund, Refunded, Role, Source, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -65,6 +65,7 @@ fn charge<'a>(rule: &'a RuleName, limit: &'a Limit, who: u64) -> Charge<'a> {
         limit: Cow::Borrowed(limit),
         cost: Cost::ONE,
         role: Role::Enforce,
+        terms: &Terms::USUAL,
     }
 }
 
@@ -249,6 +250,7 @@ fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter
                 limit: Cow::Owned(limit.for_subject(subject.seed())),
                 cost: Cost::ONE,
                 role: Role::Enforce,
+                terms: &Terms::USUAL,
             });
             ChargeSet {
                 charges: charges.collect(),

@@ -8,7 +8,7 @@ use tidegate::clock::{Clock, ManualClock};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Moment, Precision, Spec, State, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Inspection, Outcome, Reading, Refund, Refunded, Role, Seed, Source,
+    Charge, ChargeSet, Inspection, Outcome, Reading, Refund, Refunded, Role, Seed, Source, Terms,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -101,6 +101,7 @@ impl Model {
         let readings = set.charges.iter().zip(&verdicts);
         Outcome {
             admitted,
+            seen: Vec::new(),
             readings: readings
                 .map(|(c, verdict)| self.reading(c, *verdict, now))
                 .collect(),
@@ -260,6 +261,7 @@ impl World {
             rate: 0,
             limit: Cow::Borrowed(&self.limits[limit as usize % self.limits.len()]),
             cost: Cost::new(cost).expect("a cost"),
+            terms: &Terms::USUAL,
             role: match role {
                 0 => Role::Shadow,
                 1 => Role::Quota,

@@ -106,6 +106,7 @@ pub fn charges<'r>(
                 limit,
                 cost,
                 role: role_of(rule, stance),
+                terms: rule.terms(),
             });
             plan.origins.push(Origin {
                 rule: position,

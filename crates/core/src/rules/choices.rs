@@ -1,11 +1,12 @@
 //! Fields whose value is one of a few words, or a duration.
 
 use super::fault::shown;
-use super::model::{IfMissing, Mode, OnStoreFailure};
+use super::model::{IfMissing, Mode};
 use super::slots::{Report, nearest};
 use super::span::parse_span;
 use super::yaml::Node;
 use crate::algorithms::Algorithm;
+use crate::store::OnStoreFailure;
 use crate::units::Nanos;
 
 pub(crate) fn algorithm(node: Node<'_>, report: &mut Report<'_>) -> Option<Algorithm> {

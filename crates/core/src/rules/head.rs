@@ -7,12 +7,12 @@
 use super::calendar::Calendar;
 use super::choices::{algorithm, on_store_failure};
 use super::fault::{Place, shown};
-use super::model::OnStoreFailure;
 use super::net_text::parse_net;
 use super::set::Identity;
 use super::slots::{Report, Slots, slots};
 use super::yaml::{Kind, Node};
 use crate::algorithms::Algorithm;
+use crate::store::OnStoreFailure;
 
 slots!(
     /// The top level of a rules file.

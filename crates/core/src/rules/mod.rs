@@ -38,7 +38,7 @@ pub use fault::{Fault, Faults, Place, Warning};
 pub use lint::lint;
 pub use lists::Listed;
 pub use matrix::Fit;
-pub use model::{Alternatives, By, Class, IfMissing, Mode, OnStoreFailure, Rates, Rule};
+pub use model::{Alternatives, By, Class, IfMissing, Mode, Rates, Rule};
 pub use rate::{PerWindow, Rate, RateError, parse_rate};
 pub use schema::schema;
 pub use set::{Identity, RuleSet};

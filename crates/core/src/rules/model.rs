@@ -9,6 +9,7 @@ use super::condition::{Attribute, Match};
 use super::fault::Place;
 use crate::algorithms::{Algorithm, Limit};
 use crate::engine::Request;
+use crate::store::Terms;
 use crate::subject::RuleName;
 use crate::units::Nanos;
 
@@ -22,8 +23,7 @@ pub struct Rule {
     pub(crate) if_missing: IfMissing,
     pub(crate) mode: Mode,
     pub(crate) unit: Option<Arc<str>>,
-    pub(crate) on_store_failure: OnStoreFailure,
-    pub(crate) budget: Option<Nanos>,
+    pub(crate) terms: Terms,
     pub(crate) max_delay: Option<Nanos>,
     pub(crate) algorithm: Algorithm,
     pub(crate) stagger: bool,
@@ -135,18 +135,6 @@ pub enum Mode {
     Off,
 }
 
-/// What decides when the store does not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum OnStoreFailure {
-    /// A local share of the limit.
-    #[default]
-    Local,
-    /// The full limit on each node.
-    Allow,
-    /// Refuse.
-    Deny,
-}
-
 impl Rule {
     /// Its unique name.
     pub fn name(&self) -> &RuleName {
@@ -178,14 +166,9 @@ impl Rule {
         self.max_delay
     }
 
-    /// What decides when the store does not.
-    pub fn on_store_failure(&self) -> OnStoreFailure {
-        self.on_store_failure
-    }
-
-    /// How long a decision may wait for the store.
-    pub fn budget(&self) -> Option<Nanos> {
-        self.budget
+    /// What it asks of the store.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
     }
 
     /// How it counts.

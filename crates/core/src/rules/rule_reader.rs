@@ -16,6 +16,7 @@ use super::rates_reader::RatesReader;
 use super::slots::{Report, Slots, slots};
 use super::yaml::{Kind, Node};
 use crate::algorithms::Algorithm;
+use crate::store::Terms;
 use crate::subject::RuleName;
 
 slots!(
@@ -126,11 +127,13 @@ impl<'d> RuleReader<'d, '_> {
             if_missing: choice(&slots.if_missing, "if_missing", &IF_MISSING, report),
             mode: choice(&slots.mode, "mode", &MODES, report),
             unit: slots.unit.and_then(|node| self.unit(node, report)),
-            on_store_failure: slots
-                .on_store_failure
-                .and_then(|node| on_store_failure(node, report))
-                .unwrap_or(defaults.on_store_failure),
-            budget: span(&slots.budget, "budget", report),
+            terms: Terms {
+                on_failure: slots
+                    .on_store_failure
+                    .and_then(|node| on_store_failure(node, report))
+                    .unwrap_or(defaults.on_store_failure),
+                budget: span(&slots.budget, "budget", report),
+            },
             max_delay: manner.max_delay,
             algorithm,
             stagger: manner.stagger,

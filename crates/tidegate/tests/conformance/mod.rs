@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, Spec, Verdict};
 use tidegate_core::store::{
     Charge, ChargeSet, Hold, Inspection, Outcome, Refund, Refunded, Role, Seed, Source, Store,
+    Terms,
 };
 use tidegate_core::subject::{Fingerprint, FingerprintKey, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -80,6 +81,7 @@ impl Counter {
             limit: Cow::Borrowed(limit),
             cost: Cost::new(cost).expect("a cost"),
             role,
+            terms: &Terms::USUAL,
         }
     }
 

@@ -31,6 +31,7 @@ impl Decided<Figures> {
         Outcome {
             admitted: self.verdict.allows() || role == Role::Shadow,
             readings: smallvec![self.reading()],
+            seen: Vec::new(),
             at,
             source: self.source,
             clock_stepped: self.clock_stepped,

@@ -96,6 +96,7 @@ impl<'c> Books<'c> {
         Outcome {
             admitted,
             readings: readings.collect(),
+            seen: Vec::new(),
             at: now,
             source: Source::Exact,
             clock_stepped: self.accounts.iter().any(|account| account.stepped),
