@@ -8,6 +8,7 @@ pub mod engine;
 pub mod event;
 pub mod invariants;
 pub mod rules;
+mod siphash;
 pub mod store;
 pub mod subject;
 pub mod units;

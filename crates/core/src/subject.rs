@@ -5,10 +5,9 @@
 //! counter. No key string is kept anywhere.
 
 use std::fmt;
-use std::hash::Hasher;
 use std::sync::Arc;
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use crate::siphash::siphash128;
 
 /// The deployment secret under which fingerprints are made. Nodes that share counters share it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,8 +35,7 @@ impl FingerprintKey {
     /// The fingerprint of a subject that has a single part and a key of its own.
     #[inline]
     pub fn only(&self, part: &[u8]) -> Fingerprint {
-        let hash = SipHasher13::new_with_key(&self.0).hash(part);
-        Fingerprint((u128::from(hash.h1) << 64) | u128::from(hash.h2))
+        Fingerprint(siphash128(&self.0, part))
     }
 }
 
@@ -137,12 +135,9 @@ pub struct RuleName {
 impl RuleName {
     /// The name `text`.
     pub fn new(text: &str) -> Self {
-        let mut hasher = SipHasher13::new();
-        hasher.write(text.as_bytes());
-        let hash = hasher.finish128();
         RuleName {
             text: text.into(),
-            mark: (u128::from(hash.h1) << 64) | u128::from(hash.h2),
+            mark: siphash128(&[0; 16], text.as_bytes()),
         }
     }
 
@@ -153,6 +148,7 @@ impl RuleName {
 
     /// The bits that identify the counter of `subject` under the `rate`-th rate of this rule. Two
     /// counters meet with probability 2^-128, because the fingerprint is keyed.
+    #[inline]
     pub fn counter(&self, subject: Fingerprint, rate: u8) -> u128 {
         subject.0 ^ self.mark.rotate_left(u32::from(rate))
     }
