@@ -6,7 +6,7 @@ use std::fmt;
 use tidegate_core::algorithms::{Limit, Verdict};
 use tidegate_core::rules::{RateError, parse_rate};
 use tidegate_core::store::{Charge, Reading, Role, Terms};
-use tidegate_core::subject::{FingerprintKey, RuleName};
+use tidegate_core::subject::{Fingerprint, FingerprintKey, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::clock::{Clock, SystemClock};
@@ -86,7 +86,9 @@ impl<C: Clock> Throttle<C> {
     /// Spends `cost` of `key`'s budget if there is as much, and says what is left.
     pub fn spend(&self, key: &str, cost: Cost) -> Reading {
         let now = self.store.clock().now();
-        self.store.charge_one_at(&self.charge(key, cost), now).0
+        self.store
+            .charge_one_at(&self.charge(self.key.only(key.as_bytes()), cost), now)
+            .0
     }
 
     /// Decides one request for each key, in order, with a single reading of the clock.
@@ -100,13 +102,16 @@ impl<C: Clock> Throttle<C> {
 
     #[inline]
     fn check_at(&self, key: &str, now: Nanos) -> Verdict {
-        self.store.verdict_one_at(&self.charge(key, Cost::ONE), now)
+        let subject = self.key.only(key.as_bytes());
+        let counter = self.name.counter(subject, 0);
+        let charge = || self.charge(subject, Cost::ONE);
+        self.store
+            .verdict_one_at(counter, &self.limit, Cost::ONE, now, charge)
     }
 
-    #[inline]
-    fn charge(&self, key: &str, cost: Cost) -> Charge<'_> {
+    fn charge(&self, subject: Fingerprint, cost: Cost) -> Charge<'_> {
         Charge {
-            subject: self.key.only(key.as_bytes()),
+            subject,
             rule: &self.name,
             rate: 0,
             limit: Cow::Borrowed(&self.limit),

@@ -1,6 +1,5 @@
 //! One rate compiled to integers, and the state a store keeps under it.
 
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -9,197 +8,13 @@ use siphasher::sip::SipHasher13;
 use super::bucket::{Bucket, BucketState};
 use super::fixed_window::{FixedState, FixedWindow};
 use super::frame::Frame;
+use super::metered::Metered;
 use super::sliding_log::{LogState, SlidingLog};
 use super::sliding_window::{SlidingState, SlidingWindow};
+use super::spec::{Algorithm, MOST_PER_WINDOW, Precision, Spec, Unfit, Window};
 use super::strict_window::{StrictState, StrictWindow};
-use super::{Figures, Meter, Moment, PATIENCE, Retry, Verdict, Wait};
+use super::{Figures, Meter, Moment, Verdict};
 use crate::units::{Cost, Nanos, Tick};
-
-/// How requests are counted against a rate.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Algorithm {
-    /// One count per aligned window.
-    FixedWindow,
-    /// Every admission remembered for one window.
-    SlidingLog,
-    /// Two counts, the older one weighed.
-    SlidingWindow,
-    /// Eleven counts, never over the limit in any window.
-    SlidingWindowStrict,
-    /// Tokens that refill up to a burst.
-    TokenBucket,
-    /// The same arithmetic told as water in a bucket.
-    LeakyBucket,
-    /// A queue that releases at a constant rate.
-    LeakyQueue,
-}
-
-impl Algorithm {
-    /// Every algorithm, in the order the documentation has them.
-    pub const ALL: [Algorithm; 7] = [
-        Algorithm::FixedWindow,
-        Algorithm::SlidingLog,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingWindowStrict,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::LeakyQueue,
-    ];
-
-    /// The name a rules file uses.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Algorithm::FixedWindow => "fixed-window",
-            Algorithm::SlidingLog => "sliding-log",
-            Algorithm::SlidingWindow => "sliding-window",
-            Algorithm::SlidingWindowStrict => "sliding-window-strict",
-            Algorithm::TokenBucket => "token-bucket",
-            Algorithm::LeakyBucket => "leaky-bucket",
-            Algorithm::LeakyQueue => "leaky-queue",
-        }
-    }
-
-    /// The algorithm a rules file calls `name`.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.name() == name)
-    }
-
-    /// Whether a burst means anything to it.
-    pub const fn takes_burst(self) -> bool {
-        matches!(
-            self,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue
-        )
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// How large the products of a limit may grow.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Precision {
-    /// Unsigned 64-bit integers with a bit to spare.
-    Memory,
-    /// Doubles, exact up to 2^53: what a script in Redis computes with.
-    Script,
-}
-
-impl Precision {
-    pub(crate) const fn ceiling(self) -> u128 {
-        match self {
-            Precision::Memory => 1 << 63,
-            Precision::Script => 1 << 53,
-        }
-    }
-
-    /// The grains that can hold a date: nanoseconds since the epoch do not fit a double.
-    fn ticks(self) -> &'static [Tick] {
-        match self {
-            Precision::Memory => &Tick::ALL,
-            Precision::Script => &[Tick::Micro, Tick::Milli],
-        }
-    }
-}
-
-/// The span a count refers to.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Window {
-    /// A span of time. For a fixed window it is aligned to the epoch.
-    Span(Nanos),
-    /// Equal windows that begin `phase` before the multiples of `width`, for UTC weeks.
-    Shifted {
-        /// The length of every window.
-        width: Nanos,
-        /// How much earlier than the epoch the grid begins.
-        phase: Nanos,
-    },
-    /// Calendar edges in ascending order, for months and for days of a time zone. `usual` is the
-    /// length a client is told.
-    Edges {
-        /// The edges.
-        edges: Arc<[Nanos]>,
-        /// The length to report.
-        usual: Nanos,
-    },
-}
-
-impl Window {
-    /// The length of the window, for people and headers.
-    pub fn length(&self) -> Nanos {
-        match self {
-            Window::Span(width) | Window::Shifted { width, .. } => *width,
-            Window::Edges { usual, .. } => *usual,
-        }
-    }
-}
-
-/// A rate as it was written, before it is compiled.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Spec {
-    /// How it is counted.
-    pub algorithm: Algorithm,
-    /// Units per window.
-    pub count: u64,
-    /// The window.
-    pub window: Window,
-    /// Capacity of a bucket or queue; `count` if absent.
-    pub burst: Option<u64>,
-    /// Fixed window: the margin charged to both sides of an edge.
-    pub guard: Nanos,
-    /// Fixed window: whether each subject has its own edges.
-    pub stagger: bool,
-    /// Queue: the longest delay, if shorter than the queue itself allows.
-    pub max_delay: Option<Nanos>,
-}
-
-impl Spec {
-    /// `count` per `window`, all else as usual.
-    pub fn new(algorithm: Algorithm, count: u64, window: Nanos) -> Self {
-        Spec {
-            algorithm,
-            count,
-            window: Window::Span(window),
-            burst: None,
-            guard: Nanos::ZERO,
-            stagger: false,
-            max_delay: None,
-        }
-    }
-
-    /// The same with a burst.
-    #[must_use]
-    pub fn burst(mut self, burst: u64) -> Self {
-        self.burst = Some(burst);
-        self
-    }
-}
-
-/// Why a rate cannot be compiled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unfit {
-    /// A count or burst of zero.
-    #[error("a count of 0 would refuse everything")]
-    Zero,
-    /// A window of no length, or one that is not a whole number of milliseconds where it must be.
-    #[error("the window cannot be computed exactly")]
-    Inexact,
-    /// More than a counter can hold.
-    #[error("the count is above {most}")]
-    TooMany {
-        /// The largest count that works.
-        most: u64,
-    },
-    /// A window algorithm given a burst, or another parameter that means nothing to it.
-    #[error("a burst means nothing to a window")]
-    BurstOnWindow,
-}
-
-/// The largest count of a window: twice that must fit a 32-bit counter, because debt is kept.
-pub(crate) const MOST_PER_WINDOW: u64 = (u32::MAX / 2) as u64;
 
 /// One rate, compiled to integers. Only [`Limit::compile`] makes one, so every limit is exact.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -239,16 +54,20 @@ pub enum State {
 
 /// Runs one expression on the meter and the state that belongs to it.
 macro_rules! with {
-    ($limit:expr, $state:expr, |$meter:ident, $inner:ident| $run:expr) => {
+    ($limit:expr, $state:expr, |$metered:ident, $inner:ident| $run:expr) => {
         match (&$limit.shape, $state) {
-            (Shape::Bucket($meter), State::Bucket($inner)) => $run,
-            (Shape::Fixed($meter), State::Fixed($inner)) => $run,
-            (Shape::Sliding($meter), State::Sliding($inner)) => $run,
-            (Shape::Strict($meter), State::Strict($inner)) => $run,
-            (Shape::Log($meter), State::Log($inner)) => $run,
+            (Shape::Bucket(meter), State::Bucket($inner)) => with!($limit, meter, $metered, $run),
+            (Shape::Fixed(meter), State::Fixed($inner)) => with!($limit, meter, $metered, $run),
+            (Shape::Sliding(meter), State::Sliding($inner)) => with!($limit, meter, $metered, $run),
+            (Shape::Strict(meter), State::Strict($inner)) => with!($limit, meter, $metered, $run),
+            (Shape::Log(meter), State::Log($inner)) => with!($limit, meter, $metered, $run),
             _ => unreachable!("a state is read only under the limit that made or adopted it"),
         }
     };
+    ($limit:expr, $meter:ident, $metered:ident, $run:expr) => {{
+        let $metered = Metered::new($meter, $limit.tick);
+        $run
+    }};
 }
 
 impl Limit {
@@ -398,98 +217,56 @@ impl Limit {
     /// Lets time pass for a state, up to `now`.
     #[inline]
     pub fn advance(&self, state: &mut State, now: Nanos) -> Moment {
-        let (tick, patience) = (self.tick.floor(now), self.tick.floor(PATIENCE));
-        let settled = with!(self, state, |meter, inner| meter
-            .advance(inner, tick, patience));
-        Moment { now, settled }
+        with!(self, state, |metered, inner| metered.advance(inner, now))
     }
 
     /// Whether `cost` fits.
     #[inline]
     pub fn judge(&self, state: &State, at: Moment, cost: Cost) -> Verdict {
-        let tick = at.settled.tick;
-        match with!(self, state, |meter, inner| meter.wait(inner, tick, cost)) {
-            Wait::None => Verdict::Allow { delay: Nanos::ZERO },
-            Wait::NoneButDelayed(until) => Verdict::Allow {
-                delay: self.delay(at, until),
-            },
-            Wait::Until(until) => Verdict::Deny {
-                retry: Retry::After(self.until(at, until)),
-            },
-            Wait::Never => Verdict::Deny {
-                retry: Retry::Never,
-            },
-        }
-    }
-
-    #[inline]
-    fn until(&self, at: Moment, tick: u64) -> Nanos {
-        self.tick.start(tick).since(at.now)
-    }
-
-    /// While time stands still for a queue it stands still for those who wait in it too: the gap to
-    /// the clock is no part of their delay, or it could exceed the longest one permitted.
-    fn delay(&self, at: Moment, tick: u64) -> Nanos {
-        let from = self.tick.start(at.settled.tick).max(at.now);
-        self.tick.start(tick).since(from)
+        with!(self, state, |metered, inner| metered.judge(inner, at, cost))
     }
 
     /// Charges `cost` whether it fits or not. Call it only after [`Limit::judge`] allowed, or to
     /// force a debt.
     #[inline]
     pub fn spend(&self, state: &mut State, at: Moment, cost: Cost) {
-        let (tick, units) = (at.settled.tick, cost.get());
-        with!(self, state, |meter, inner| meter.spend(inner, tick, units));
+        with!(self, state, |metered, inner| metered.spend(inner, at, cost));
     }
 
     /// Gives back `cost` charged at `charged`, as far as that cannot break the bound.
     pub fn refund(&self, state: &mut State, at: Moment, charged: Nanos, cost: Cost) {
         let (tick, charged) = (at.settled.tick, self.tick.floor(charged));
-        with!(self, state, |meter, inner| meter.refund(
-            inner,
-            tick,
-            charged,
-            cost.get()
-        ));
+        let units = cost.get();
+        with!(self, state, |metered, inner| metered
+            .meter
+            .refund(inner, tick, charged, units));
     }
 
     /// The largest cost that would fit.
-    #[inline]
     pub fn remaining(&self, state: &State, at: Moment) -> u64 {
         let tick = at.settled.tick;
-        with!(self, state, |meter, inner| meter.remaining(inner, tick))
+        with!(self, state, |metered, inner| metered
+            .meter
+            .remaining(inner, tick))
     }
 
     /// What a client may be told.
-    #[inline]
     pub fn figures(&self, state: &State, at: Moment) -> Figures {
-        let remaining = self.remaining(state, at);
-        let more = Cost::new(remaining.saturating_add(1)).map(|cost| self.judge(state, at, cost));
-        let more_after = match more {
-            Some(Verdict::Deny {
-                retry: Retry::After(wait),
-            }) => wait,
-            _ => Nanos::ZERO,
-        };
-        Figures {
-            remaining,
-            reset_after: self.fresh_at(state, at).since(at.now),
-            more_after,
-        }
+        with!(self, state, |metered, inner| metered.figures(inner, at))
     }
 
     /// The instant from which the state cannot be told from a fresh one, and may be forgotten.
     #[inline]
     pub fn fresh_at(&self, state: &State, at: Moment) -> Nanos {
-        let tick = at.settled.tick;
-        let fresh = with!(self, state, |meter, inner| meter.fresh_at(inner, tick));
-        self.tick.start(fresh)
+        with!(self, state, |metered, inner| metered.fresh_at(inner, at))
     }
 
     /// Units in use, rounded up.
     pub fn used(&self, state: &State, at: Moment) -> u64 {
         let tick = at.settled.tick;
-        with!(self, state, |meter, inner| meter.used(inner, tick))
+        with!(self, state, |metered, inner| metered
+            .meter
+            .used(inner, tick))
     }
 
     /// Takes the larger of two accounts of one subject, both made with this limit.

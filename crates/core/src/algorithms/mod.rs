@@ -14,15 +14,20 @@ mod convert;
 mod fixed_window;
 mod frame;
 mod limit;
+mod metered;
+mod plain;
 mod sliding_log;
 mod sliding_window;
+mod spec;
 mod strict_window;
 
 pub use bucket::BucketState;
 pub use fixed_window::FixedState;
-pub use limit::{Algorithm, Limit, Precision, Spec, State, Unfit, Window};
+pub use limit::{Limit, State};
+pub use plain::{Taken, Told, Words};
 pub use sliding_log::{LogEntry, LogState, MOST_ENTRIES};
 pub use sliding_window::SlidingState;
+pub use spec::{Algorithm, Precision, Spec, Unfit, Window};
 pub use strict_window::{KEPT, StrictState};
 
 use crate::units::{Cost, Nanos};
@@ -131,6 +136,14 @@ pub(crate) enum Wait {
     Until(u64),
     /// Fits never.
     Never,
+}
+
+impl Wait {
+    /// Whether the cost fits now.
+    #[inline]
+    const fn fits(self) -> bool {
+        matches!(self, Wait::None | Wait::NoneButDelayed(_))
+    }
 }
 
 /// What each algorithm defines, in its own ticks. `tick` is always the one `advance` settled on.

@@ -6,7 +6,7 @@
 //! the next newer stamp. That counts too much for a while, never too little, and expires no later.
 
 use tidegate_core::algorithms::{
-    BucketState, FixedState, KEPT, LogEntry, LogState, SlidingState, State, StrictState,
+    BucketState, FixedState, KEPT, LogEntry, LogState, SlidingState, State, StrictState, Words,
 };
 use tidegate_core::units::Nanos;
 
@@ -37,23 +37,12 @@ impl Annex {
     /// The state of an entry. Not for refunds and slots, which have none.
     #[inline]
     pub(super) fn state(&self, entry: &Entry) -> State {
-        let [first, second] = entry.words;
-        let (high, low) = ((second >> 32) as u32, second as u32);
         match entry.kind {
-            Kind::Bucket | Kind::Refund | Kind::Slots => State::Bucket(BucketState {
-                last: first,
-                level: second,
-            }),
-            Kind::Fixed => State::Fixed(FixedState {
-                end: first,
-                count: high,
-                next: low,
-            }),
-            Kind::Sliding => State::Sliding(SlidingState {
-                index: first,
-                current: high,
-                previous: low,
-            }),
+            Kind::Bucket | Kind::Refund | Kind::Slots => {
+                State::Bucket(BucketState::read(entry.words))
+            }
+            Kind::Fixed => State::Fixed(FixedState::read(entry.words)),
+            Kind::Sliding => State::Sliding(SlidingState::read(entry.words)),
             Kind::Strict => State::Strict(self.strict(entry)),
             Kind::Log => State::Log(self.log(entry)),
         }
@@ -86,9 +75,9 @@ impl Annex {
     #[inline]
     pub(super) fn words(&mut self, was: Option<&Entry>, state: State, budget: &Budget) -> [u64; 2] {
         let words = match state {
-            State::Bucket(bucket) => [bucket.last, bucket.level],
-            State::Fixed(fixed) => [fixed.end, pair(fixed.count, fixed.next)],
-            State::Sliding(sliding) => [sliding.index, pair(sliding.current, sliding.previous)],
+            State::Bucket(bucket) => bucket.words(),
+            State::Fixed(fixed) => fixed.words(),
+            State::Sliding(sliding) => sliding.words(),
             State::Strict(strict) => {
                 let held = self.reuse(was, Kind::Strict, budget);
                 return self.strict_words(held.map(|(number, _)| number), &strict, budget);
@@ -227,10 +216,6 @@ impl Annex {
 
 fn elsewhere(entry: &Entry) -> Option<u32> {
     (entry.words[1] & ELSEWHERE != 0).then_some(entry.words[1] as u32)
-}
-
-fn pair(high: u32, low: u32) -> u64 {
-    (u64::from(high) << 32) | u64::from(low)
 }
 
 /// What a log takes: a queue doubles as it grows.

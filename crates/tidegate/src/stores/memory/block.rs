@@ -43,6 +43,15 @@ impl Block {
         Entry::unpack(&self.0[slot % SLOTS])
     }
 
+    /// The entry at `slot` in place, in a table whose soonest expiry is `soonest`.
+    #[inline]
+    pub(super) fn entry_mut<'t>(&'t mut self, slot: usize, soonest: &'t mut Secs) -> EntryMut<'t> {
+        EntryMut {
+            raw: &mut self.0[slot % SLOTS],
+            soonest,
+        }
+    }
+
     pub(super) fn expires(&self, slot: usize) -> Secs {
         Life((self.0[slot % SLOTS][4] >> 32) as u32).expires()
     }
@@ -156,6 +165,40 @@ impl Life {
 
     fn expires(self) -> Secs {
         Secs(self.0 & Life::SECS)
+    }
+}
+
+/// A counter in place, whose state may be changed without touching the rest.
+pub(super) struct EntryMut<'t> {
+    raw: &'t mut Raw,
+    soonest: &'t mut Secs,
+}
+
+impl EntryMut<'_> {
+    /// Whether its state was made under `limit` and still matters.
+    #[inline]
+    pub(super) fn is_live_under(&self, limit: &Limit, now: Secs) -> bool {
+        let life = Life((self.raw[4] >> 32) as u32);
+        self.raw[4] as u32 == limit.tag()
+            && life.expires() > now
+            && life.0 >> 29 == Kind::of(limit) as u32
+    }
+
+    #[inline]
+    pub(super) fn words(&self) -> [u64; 2] {
+        [self.raw[2], self.raw[3]]
+    }
+
+    /// Writes a new state under the same limit.
+    #[inline]
+    pub(super) fn update(&mut self, words: [u64; 2], expires: Secs) {
+        // Compared first: the line it stands in is then shared by all who only read it.
+        if expires < *self.soonest {
+            *self.soonest = expires;
+        }
+        [self.raw[2], self.raw[3]] = words;
+        let kept = self.raw[4] & !(u64::from(Life::SECS) << 32);
+        self.raw[4] = kept | (u64::from(expires.0) << 32);
     }
 }
 

@@ -41,7 +41,7 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Verdict};
 use tidegate_core::store::{Charge, ChargeSet, Outcome, Reading, Source};
-use tidegate_core::units::Nanos;
+use tidegate_core::units::{Cost, Nanos};
 
 use self::budget::Budget;
 use self::key::SHARDS;
@@ -120,7 +120,7 @@ impl<C: Clock> MemoryStore<C> {
     /// The same at a time the caller has read from the store's clock, to read it once for many.
     pub fn charge_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
         match set.charges.as_slice() {
-            [only] => self.one(only, now, Limit::figures).outcome(only.role, now),
+            [only] => self.one(only, now).outcome(only.role, now),
             _ => self.settle(set, several::Intent::Charge, now),
         }
     }
@@ -128,14 +128,23 @@ impl<C: Clock> MemoryStore<C> {
     /// Charges a single limit. Whether the request passes follows from its role: a shadow always
     /// does.
     pub fn charge_one_at(&self, charge: &Charge<'_>, now: Nanos) -> (Reading, Source) {
-        let decided = self.one(charge, now, Limit::figures);
+        let decided = self.one(charge, now);
         (decided.reading(), decided.source)
     }
 
-    /// The same for callers who want to know whether it fits and no more.
+    /// The same for callers who want to know whether it fits and no more. `counter`, `limit` and
+    /// `cost` are those of `charge`, which is made only if they do not suffice.
     #[inline]
-    pub fn verdict_one_at(&self, charge: &Charge<'_>, now: Nanos) -> Verdict {
-        self.one(charge, now, |_, _, _| ()).verdict
+    pub fn verdict_one_at<'c>(
+        &self,
+        counter: u128,
+        limit: &Limit,
+        cost: Cost,
+        now: Nanos,
+        charge: impl FnOnce() -> Charge<'c>,
+    ) -> Verdict {
+        let decided: one::Decided<()> = self.one_of(counter, limit, cost, now, charge);
+        decided.verdict
     }
 
     /// What a charge would answer, without spending.

@@ -1,14 +1,17 @@
 //! A single charge: what most requests are, decided under one lock and without allocating.
 
+use std::borrow::Borrow;
+
 use smallvec::smallvec;
-use tidegate_core::algorithms::{Figures, Limit, Moment, State, Verdict};
+use tidegate_core::algorithms::{Figures, Limit, State, Told, Verdict};
 use tidegate_core::store::{Charge, Outcome, Reading, Role, Source};
-use tidegate_core::units::Nanos;
+use tidegate_core::units::{Cost, Nanos};
 
 use super::accounts::{Present, Write};
+use super::block::Secs;
 use super::key::Key;
 use super::overflow::Shared;
-use super::shard::Shard;
+use super::shard::{Place, Shard};
 use super::{MemoryStore, count};
 
 /// The decision on one charge, with as much about the limit as was asked for.
@@ -50,7 +53,6 @@ struct Judged {
 
 impl Judged {
     /// What is to be written under `key`: nothing after a refusal.
-    #[inline]
     fn write<'c>(self, charge: &'c Charge<'_>, key: Key) -> Option<Write<'c>> {
         self.changed.then_some(Write {
             key,
@@ -62,39 +64,86 @@ impl Judged {
 }
 
 impl<C> MemoryStore<C> {
-    /// Charges `charge` if it fits, whatever its role. `tell` looks at the state afterwards: figures
-    /// cost divisions, and not every caller wants them.
+    /// Charges `charge` if it fits, whatever its role.
     #[inline]
-    pub(super) fn one<T>(
+    pub(super) fn one<T: Told>(&self, charge: &Charge<'_>, now: Nanos) -> Decided<T> {
+        self.one_of(charge.counter(), &charge.limit, charge.cost, now, || charge)
+    }
+
+    /// The same for a caller who has not made the charge: it is seldom needed.
+    #[inline]
+    pub(super) fn one_of<'c, T: Told, B: Borrow<Charge<'c>>>(
         &self,
-        charge: &Charge<'_>,
+        counter: u128,
+        limit: &Limit,
+        cost: Cost,
         now: Nanos,
-        tell: impl Fn(&Limit, &State, Moment) -> T,
+        charge: impl FnOnce() -> B,
     ) -> Decided<T> {
-        let key = Key::of(charge.counter());
+        let key = Key::of(counter);
         let at = self.present(now);
         let mut shard = self.shards[key.shard()].lock();
         let Some(place) = shard.find(key) else {
-            return self.newcomer(&mut shard, key, charge, at, tell);
+            return self.newcomer(&mut shard, key, charge().borrow(), at);
         };
+        self.plain(&mut shard, place, limit, cost, at)
+            .unwrap_or_else(|| self.known(&mut shard, place, key, charge().borrow(), at))
+    }
+
+    /// A live counter of two words, made under this very limit: what nearly all are.
+    #[inline]
+    fn plain<T: Told>(
+        &self,
+        shard: &mut Shard,
+        place: Place,
+        limit: &Limit,
+        cost: Cost,
+        at: Present,
+    ) -> Option<Decided<T>> {
+        let mut entry = shard.entry_mut(place);
+        if !entry.is_live_under(limit, at.secs) {
+            return None;
+        }
+        let taken = limit.take::<T>(entry.words(), at.now, cost)?;
+        if taken.verdict.allows() || taken.stepped_back {
+            entry.update(taken.words, Secs::expiry(self.began, taken.fresh_at));
+        }
+        if taken.stepped_back {
+            count(&self.tally.clock_steps);
+        }
+        Some(Decided {
+            verdict: taken.verdict,
+            told: taken.told,
+            source: Source::Exact,
+            clock_stepped: taken.stepped_back,
+        })
+    }
+
+    /// Any other counter that is there: of more words, made under another limit, or expired.
+    fn known<T: Told>(
+        &self,
+        shard: &mut Shard,
+        place: Place,
+        key: Key,
+        charge: &Charge<'_>,
+        at: Present,
+    ) -> Decided<T> {
         let was = shard.entry(place);
-        let state = self.read(&shard, &was, charge, at);
-        let (decided, judged) = self.judge(charge, state, now, Source::Exact, tell);
+        let state = self.read(shard, &was, charge, at);
+        let (decided, judged) = self.judge(charge, state, at.now, Source::Exact);
         if let Some(write) = judged.write(charge, key) {
-            self.rewrite(&mut shard, place, &was, write, at.secs, &self.budget);
+            self.rewrite(shard, place, &was, write, at.secs, &self.budget);
         }
         decided
     }
 
     /// Spends if it fits.
-    #[inline]
-    fn judge<T>(
+    fn judge<T: Told>(
         &self,
         charge: &Charge<'_>,
         mut state: State,
         now: Nanos,
         source: Source,
-        tell: impl Fn(&Limit, &State, Moment) -> T,
     ) -> (Decided<T>, Judged) {
         let limit = &charge.limit;
         let moment = limit.advance(&mut state, now);
@@ -108,7 +157,7 @@ impl<C> MemoryStore<C> {
         }
         let decided = Decided {
             verdict,
-            told: tell(limit, &state, moment),
+            told: T::of(|| limit.figures(&state, moment)),
             source,
             clock_stepped,
         };
@@ -122,17 +171,16 @@ impl<C> MemoryStore<C> {
 
     /// The first charge of a subject, or the first since its counter expired and left.
     #[cold]
-    fn newcomer<T>(
+    fn newcomer<T: Told>(
         &self,
         own: &mut Shard,
         key: Key,
         charge: &Charge<'_>,
         at: Present,
-        tell: impl Fn(&Limit, &State, Moment) -> T,
     ) -> Decided<T> {
         let room = own.has_room(key, at.secs, &self.budget).is_ok();
         if room && !self.overflow.in_use() {
-            let (decided, write) = self.first(charge, None, key, at, tell);
+            let (decided, write) = self.first(charge, None, key, at);
             if let Some(write) = write {
                 self.write(own, write, at.secs, &self.budget);
             }
@@ -147,10 +195,10 @@ impl<C> MemoryStore<C> {
         let (seat, known) = self.shared_seat(&mut shared, places, &common, at);
         let (decided, write) = if room {
             let known = known.map(|state| places.inherited(state, &charge.limit, at.now));
-            self.first(charge, known, key, at, tell)
+            self.first(charge, known, key, at)
         } else {
             let state = known.unwrap_or_else(|| common.limit.fresh(at.now));
-            self.first(&common, Some(state), seat, at, tell)
+            self.first(&common, Some(state), seat, at)
         };
         match write {
             Some(write) if room => self.write(own, write, at.secs, &self.budget),
@@ -167,20 +215,19 @@ impl<C> MemoryStore<C> {
     }
 
     /// Decides on a counter that is new, or on what a shared one says; and what to write for it.
-    fn first<'c, T>(
+    fn first<'c, T: Told>(
         &self,
         charge: &'c Charge<'_>,
         shared: Option<State>,
         key: Key,
         at: Present,
-        tell: impl Fn(&Limit, &State, Moment) -> T,
     ) -> (Decided<T>, Option<Write<'c>>) {
         let source = match shared {
             Some(_) => Source::Overflow,
             None => Source::Exact,
         };
         let state = shared.unwrap_or_else(|| charge.limit.fresh(at.now));
-        let (decided, judged) = self.judge(charge, state, at.now, source, tell);
+        let (decided, judged) = self.judge(charge, state, at.now, source);
         (decided, judged.write(charge, key))
     }
 

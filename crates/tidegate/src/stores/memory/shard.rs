@@ -6,7 +6,7 @@
 //! told what has expired.
 
 use super::annex::Annex;
-use super::block::{Block, Entry, Secs};
+use super::block::{Block, Entry, EntryMut, Secs};
 use super::budget::Budget;
 use super::key::{Key, SHARD_BITS};
 use super::rebuild::{Stock, upper};
@@ -66,6 +66,11 @@ impl Shard {
     #[inline]
     pub(super) fn entry(&self, place: Place) -> Entry {
         self.tables[place.table].entry(place.slot)
+    }
+
+    #[inline]
+    pub(super) fn entry_mut(&mut self, place: Place) -> EntryMut<'_> {
+        self.tables[place.table].entry_mut(place.slot)
     }
 
     /// Writes over an entry. What it kept elsewhere is already in the new words or freed.

@@ -7,7 +7,7 @@
 //! again. A few slots past the last home catch what is pushed over the end; the very last slot is
 //! always empty, so that no search has to look for the end and none wraps.
 
-use super::block::{Block, Entry, SLOTS, Secs};
+use super::block::{Block, Entry, EntryMut, SLOTS, Secs};
 use super::key::{Key, SHARD_BITS};
 
 /// The most entries one pass may move while its shard is locked.
@@ -105,6 +105,11 @@ impl Table {
     #[inline]
     pub(super) fn entry(&self, slot: usize) -> Entry {
         self.blocks[slot / SLOTS].entry(slot)
+    }
+
+    #[inline]
+    pub(super) fn entry_mut(&mut self, slot: usize) -> EntryMut<'_> {
+        self.blocks[slot / SLOTS].entry_mut(slot, &mut self.soonest)
     }
 
     /// Writes over the entry at `slot`, which has the same key.
