@@ -1,0 +1,88 @@
+//! Counters that are read under another limit than they were made with: which one it was is known for
+//! as long as they live.
+
+use std::borrow::Cow;
+
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::stores::MemoryStore;
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::{Cost, Nanos};
+
+struct Memory {
+    store: MemoryStore<ManualClock>,
+    clock: ManualClock,
+    rule: RuleName,
+}
+
+impl Memory {
+    fn new() -> Self {
+        let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
+        Memory {
+            store: MemoryStore::new(clock.clone()),
+            clock,
+            rule: RuleName::new("limits"),
+        }
+    }
+
+    fn charge<'a>(&'a self, who: u64, limit: &'a Limit, cost: u64) -> Charge<'a> {
+        let spread = u128::from(who.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        Charge {
+            subject: Fingerprint::new(spread << 64 | spread),
+            rule: &self.rule,
+            rate: 0,
+            limit: Cow::Borrowed(limit),
+            cost: Cost::new(cost).expect("a cost"),
+            role: Role::Enforce,
+            terms: &Terms::USUAL,
+        }
+    }
+
+    fn spend(&self, who: u64, limit: &Limit, cost: u64) {
+        let set = set([self.charge(who, limit, cost)]);
+        assert!(self.store.charge_now(&set).admitted);
+    }
+
+    fn used(&self, who: u64, limit: &Limit) -> u64 {
+        let set = set([self.charge(who, limit, 1)]);
+        let found = self.store.inspect_at(&set, self.clock.now());
+        found[0].map_or(0, |inspection| inspection.used)
+    }
+}
+
+fn set<'a>(charges: impl IntoIterator<Item = Charge<'a>>) -> ChargeSet<'a> {
+    ChargeSet {
+        charges: charges.into_iter().collect(),
+    }
+}
+
+fn limit(algorithm: Algorithm, count: u64) -> Limit {
+    let day = Nanos::from_secs(86_400);
+    Limit::compile(&Spec::new(algorithm, count, day), Precision::Memory).expect("a limit")
+}
+
+/// A limit was forgotten when 16,384 others had come after it, though its counters lived and were
+/// charged: after the next change of the rule such a client had nothing left.
+#[test]
+fn a_limit_in_use_is_not_forgotten_however_many_others_come() {
+    let memory = Memory::new();
+    let (before, after) = (
+        limit(Algorithm::TokenBucket, 10),
+        limit(Algorithm::TokenBucket, 20),
+    );
+    let (quiet, busy) = (1, 2);
+    memory.spend(quiet, &before, 3);
+    for other in 100..60_100 {
+        memory.spend(other, &limit(Algorithm::FixedWindow, other), 1);
+        if other % 10_000 == 0 {
+            memory.spend(busy, &before, 1);
+            let others =
+                set(((other - 9_999).max(100)..=other).map(|who| memory.charge(who, &before, 1)));
+            memory.store.reset_at(&others, memory.clock.now());
+            memory.store.sweep(usize::MAX);
+        }
+    }
+    assert_eq!(memory.used(quiet, &after), 3);
+    assert_eq!(memory.used(busy, &after), 6);
+}
