@@ -1,12 +1,13 @@
 //! Counters that are read under another limit than they were made with: which one it was is known for
-//! as long as they live.
+//! as long as they live, and two limits that look alike are told apart.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
+use tidegate_core::store::{Charge, ChargeSet, Refund, Refunded, Role, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -85,4 +86,36 @@ fn a_limit_in_use_is_not_forgotten_however_many_others_come() {
     }
     assert_eq!(memory.used(quiet, &after), 3);
     assert_eq!(memory.used(busy, &after), 6);
+}
+
+/// Two limits of different algorithms that have one tag. There are four billion tags, so among a
+/// hundred thousand of each some meet.
+fn twins() -> (Limit, Limit) {
+    let buckets = (1..120_000).map(|count| limit(Algorithm::TokenBucket, count));
+    let buckets: HashMap<u32, Limit> = buckets.map(|limit| (limit.tag(), limit)).collect();
+    let windows = (1..).map(|count| limit(Algorithm::SlidingWindow, count));
+    let mut met = windows.filter_map(|window| Some((buckets.get(&window.tag())?.clone(), window)));
+    met.next().expect("two that meet")
+}
+
+/// The second limit read the first one's state as its own, and the process ended.
+#[test]
+fn limits_of_two_shapes_that_share_a_tag_are_told_apart() {
+    let (bucket, window) = twins();
+    for (first, second) in [(&bucket, &window), (&window, &bucket)] {
+        let memory = Memory::new();
+        let both = set([memory.charge(1, first, 1), memory.charge(1, second, 1)]);
+        assert!(memory.store.charge_now(&both).admitted);
+        assert_eq!(memory.used(1, second), 2, "one counter, charged twice");
+
+        let refund = Refund {
+            id: 7,
+            charged: memory.clock.now(),
+            until: memory.clock.now().plus(Nanos::from_secs(60)),
+            set: set([memory.charge(1, first, 1)]),
+        };
+        let refunded = memory.store.refund_at(&refund, memory.clock.now());
+        assert_eq!(refunded, Refunded::Done);
+        assert_eq!(memory.used(1, second), 2, "not under another limit");
+    }
 }
