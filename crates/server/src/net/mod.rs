@@ -3,6 +3,7 @@
 //! | what | bound | then |
 //! |---|---|---|
 //! | connections | `--max-connections`, and what the limit on open files leaves | the next one waits in the backlog |
+//! | connections of one peer | `--max-connections-per-peer`; loopback, unix sockets and trusted proxies are exempt | the next one is closed |
 //! | nothing sent, headers trickling, answer not read | `--idle` | closed |
 //! | header bytes and count | 32 KiB, 100 | 431 |
 //! | body | 64 KiB, lists 1 MiB | 413 |
@@ -13,3 +14,4 @@
 pub(crate) mod body;
 pub(crate) mod connection;
 pub(crate) mod listener;
+pub(crate) mod peers;

@@ -238,3 +238,19 @@ fn it_listens_on_unix_sockets_and_cleans_up() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!socket.exists());
 }
+
+#[test]
+fn every_setting_of_the_service_is_in_its_page() {
+    let docs = include_str!("../../../../docs/service.md");
+    let help = check(&["serve", "--help"], 0, "--rules");
+    let variables = help.split("[env: ").skip(1);
+    let variables: Vec<&str> = variables
+        .filter_map(|rest| rest.split('=').next())
+        .collect();
+    assert!(variables.len() > 10, "{help}");
+    for variable in variables {
+        let flag = variable.trim_start_matches("TIDEGATE_").to_lowercase();
+        let row = format!("| `--{}` | `{variable}` |", flag.replace('_', "-"));
+        assert!(docs.contains(&row), "docs/service.md misses {row}");
+    }
+}

@@ -129,6 +129,16 @@ fn slow_clients_are_closed_and_good_ones_served_meanwhile() {
     }
 }
 
+/// A proxy on this machine speaks for all its clients.
+#[test]
+fn peers_on_this_machine_have_no_bound_of_their_own() {
+    let server = Server::with(RULES, &["--max-connections-per-peer", "2"]);
+    let mut clients: Vec<Client> = (0..10).map(|_| server.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.request("GET", "/healthz", &[], "").status, 200);
+    }
+}
+
 #[test]
 fn a_server_out_of_descriptors_goes_on_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
