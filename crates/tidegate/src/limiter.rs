@@ -249,6 +249,7 @@ impl<S> View<'_, S> {
                     tier: Some(holder.tier),
                     name: Some(holder.name).filter(|name| !name.is_empty()),
                 });
+            request.unlisted_key = request.api_key.is_none().then_some(key.digest);
         }
         request
     }

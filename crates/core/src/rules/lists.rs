@@ -57,7 +57,8 @@ impl List {
     pub(crate) fn holds(&self, request: &Request<'_>, now: Nanos) -> Option<Option<Nanos>> {
         let key = request.api_key.as_ref();
         let by_net = request.ip.into_iter().flat_map(|ip| self.nets.holding(ip));
-        let by_digest = key.and_then(|key| self.digests.get(&key.digest));
+        let shown = key.map(|key| key.digest).or(request.unlisted_key);
+        let by_digest = shown.and_then(|digest| self.digests.get(&digest));
         let by_name = key.and_then(|key| self.names.get(key.name?));
         let ends = by_net.chain(by_digest).chain(by_name).flatten().copied();
         ends.filter(|until| until.is_none_or(|until| now < until))
