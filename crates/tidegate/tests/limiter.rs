@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{Bench, request, rules};
 use tidegate::Policy;
 use tidegate::engine::Fate;
@@ -62,6 +64,31 @@ rules:
     );
     bench.check("user=a", "allow");
     bench.check("user=a", "deny hour 3600s");
+}
+
+/// Days and weeks of UTC were moved and those of all other zones were not.
+#[test]
+fn windows_of_the_calendar_begin_together_in_every_zone_and_others_can_be_staggered() {
+    let ends = |zone: &str, rate: &str| {
+        let bench = Bench::new(&format!(
+            "version: 1\ntimezone: {zone}\nrules:\n  - {{ name: r, by: user, rate: {rate}, \
+             algorithm: fixed-window, stagger: true }}"
+        ));
+        let users = (0..20).map(|n| format!("user={n}"));
+        let ends: BTreeSet<_> = users
+            .map(|user| {
+                bench.check(&user, "allow");
+                bench.refused(&user)
+            })
+            .collect();
+        ends.len()
+    };
+    for zone in ["UTC", "America/Sao_Paulo"] {
+        for rate in ["1/day", "1/week", "1/month"] {
+            assert_eq!(ends(zone, rate), 1, "{rate} in {zone}");
+        }
+        assert_eq!(ends(zone, "1/24h"), 20, "{zone}");
+    }
 }
 
 #[test]
