@@ -199,18 +199,19 @@ impl<S: Store> View<'_, S> {
     /// When the store gave no answer.
     pub async fn inspect(&self, request: Request<'_>) -> Result<Vec<Standing>, StoreError> {
         let mut request = self.identified(request);
-        let set = self.every_limit(&mut request).set;
+        let Plan { set, origins, .. } = self.every_limit(&mut request);
         let found = self.limiter.store.inspect(&set).await?;
-        let standings = set
-            .charges
-            .iter()
-            .zip(found)
-            .map(|(charge, inspection)| Standing {
+        let charges = set.charges.iter().zip(origins);
+        let standings = charges.zip(found).map(|((charge, origin), inspection)| {
+            let rule = &self.policy.rules.rules()[origin.rule as usize];
+            let written = rule.rates(origin.class).written(origin.rate.into());
+            Standing {
                 rule: charge.rule.as_str().to_owned(),
-                rate: charge.rate,
+                rate: written.to_owned(),
                 capacity: charge.limit.capacity(),
                 inspection,
-            });
+            }
+        });
         Ok(standings.collect())
     }
 
@@ -302,8 +303,8 @@ impl<S> View<'_, S> {
 pub struct Standing {
     /// The rule.
     pub rule: String,
-    /// Which of its rates.
-    pub rate: u8,
+    /// The rate as written: `1000/minute burst 200`.
+    pub rate: String,
     /// The most the limit can hold.
     pub capacity: u64,
     /// What is used; nothing if the client is not known, which means all of it is left.
