@@ -233,9 +233,16 @@ impl<S> View<'_, S> {
         &self.policy
     }
 
-    /// Which rules apply to a request and why the others do not. Charges nothing.
+    /// Which list or which rules decide about a request, and why the others do not. Charges nothing.
     pub fn explain(&self, request: Request<'_>) -> Explanation {
-        self.policy.rules.explain(&self.identified(request))
+        let (request, now) = (self.identified(request), self.limiter.clock.now());
+        let mut explanation = self.policy.rules.explain(&request, now);
+        // Where everything only watches, nobody is refused by the block list either.
+        let blocked = matches!(explanation.listed, Some((Listed::Block { .. }, _)));
+        if blocked && self.limiter.stance == Stance::AllShadow {
+            explanation.listed = None;
+        }
+        explanation
     }
 
     /// The request with its address in canonical form and its key looked up.

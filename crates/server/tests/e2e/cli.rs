@@ -94,6 +94,14 @@ fn explain_needs_no_server() {
         "unmatched",
     );
     assert!(serde_json::from_str::<serde_json::Value>(&out).is_ok());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{RULES}block: [192.0.2.0/24]\n")).unwrap();
+    let file = file.path().to_str().unwrap();
+    check(
+        &["explain", "--rules", file, "-a", "ip=192.0.2.1"],
+        0,
+        "the block list decides, by `192.0.2.0/24`: the request is refused",
+    );
     check(&["explain", "-a", "ip=nonsense"], 2, "attributes.ip");
     check(&["explain", "-a", "nonsense"], 2, "NAME=VALUE");
 }
