@@ -4,6 +4,10 @@
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::engine::{ApiKey, Request};
 use tidegate_core::rules::{Fit, RuleSet, SourceFile, Standing, parse};
+use tidegate_core::units::Nanos;
+
+/// The first of November 2026.
+const NOW: Nanos = Nanos::from_secs(1_793_491_200);
 
 const RULES: &str = "version: 1
 tiers: [free, pro]
@@ -28,7 +32,7 @@ fn rules() -> RuleSet {
 }
 
 fn told(request: &Request<'_>, rule: &str) -> String {
-    let explanation = rules().explain(request);
+    let explanation = rules().explain(request, NOW);
     let view = explanation
         .rules
         .iter()
@@ -113,7 +117,7 @@ fn what_stands_in_for_an_absent_attribute_is_told() {
 #[test]
 fn overrides_are_told_and_keys_never_are() {
     let alice = request().with("user", "alice");
-    let explanation = rules().explain(&alice);
+    let explanation = rules().explain(&alice, NOW);
     assert_eq!(*explanation.rules[2].rates, ["50/minute".into()]);
     let printed = explanation.to_string() + &format!("{explanation:?}");
     assert!(!printed.contains("0909"), "{printed}");
@@ -135,4 +139,49 @@ fn the_documentation_has_the_table_that_explain_uses() {
         let row = format!("| `{algorithm}` | {fits} | {memory} | {accuracy} | {burst} | {worst} |");
         assert!(docs.contains(&row), "docs/rules.md misses\n{row}");
     }
+}
+
+#[test]
+fn the_list_that_decides_is_told_with_its_entry() {
+    let set = |text: &str| {
+        let name = "rules.yaml";
+        parse(&[SourceFile { name, text }]).unwrap()
+    };
+    let set = set("version: 1
+rules: [{ name: all, by: ip, rate: 1/s }]
+allow: [192.0.2.10, 'key:acme']
+block:
+  - { match: 192.0.2.0/24, until: 2026-12-01T00:00:00Z }
+  - { match: 192.0.2.7, until: 2026-11-15T12:00:00Z }
+  - { match: 198.51.100.7, until: 2026-10-01T00:00:00Z }
+");
+    let first_lines = |ip: [u8; 4], key: Option<&'static str>| {
+        let request = Request {
+            ip: Some(ip.into()),
+            api_key: key.map(|name| ApiKey {
+                digest: [9; 32],
+                tier: None,
+                name: Some(name),
+            }),
+            ..Request::default()
+        };
+        let told = set.explain(&request, NOW).to_string();
+        told.lines().take(2).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(
+        first_lines([192, 0, 2, 10], None),
+        "the allow list decides, by `192.0.2.10`: the request passes\nwithout that entry:"
+    );
+    assert_eq!(
+        first_lines([192, 0, 2, 7], Some("acme")),
+        "the allow list decides, by `key:acme`: the request passes\nwithout that entry:"
+    );
+    assert_eq!(
+        first_lines([192, 0, 2, 7], None),
+        "the block list decides, by `192.0.2.0/24` (until 2026-12-01T00:00:00Z): the request is \
+         refused\nwithout that entry:"
+    );
+    // That entry has ended.
+    let told = first_lines([198, 51, 100, 7], None);
+    assert!(told.starts_with("all: applies"), "{told}");
 }

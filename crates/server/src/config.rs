@@ -76,6 +76,11 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS", value_name = "N")]
     pub(crate) max_connections: Option<usize>,
 
+    /// Connections at once of one address (IPv6: of one /64). Loopback, unix sockets and trusted
+    /// proxies have no such bound [default: 1024]
+    #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_name = "N")]
+    pub(crate) max_connections_per_peer: Option<usize>,
+
     /// Seconds after which a connection that sends nothing is closed [default: 60]
     #[arg(long, env = "TIDEGATE_IDLE", value_name = "SECS")]
     pub(crate) idle: Option<u64>,
@@ -126,6 +131,7 @@ pub(crate) struct Settings {
     pub(crate) drain_delay: Duration,
     pub(crate) reset: Reset,
     pub(crate) max_connections: usize,
+    pub(crate) max_connections_per_peer: usize,
     pub(crate) idle: Duration,
 }
 
@@ -195,6 +201,9 @@ impl Layer {
             drain_delay: self.drain_delay.or(below.drain_delay),
             reset: self.reset.or(below.reset),
             max_connections: self.max_connections.or(below.max_connections),
+            max_connections_per_peer: self
+                .max_connections_per_peer
+                .or(below.max_connections_per_peer),
             idle: self.idle.or(below.idle),
         }
     }
@@ -235,6 +244,9 @@ impl Layer {
             drain_delay: Duration::from_secs(self.drain_delay.unwrap_or(1)),
             reset: self.reset.unwrap_or_default(),
             max_connections: self.max_connections.unwrap_or(4096).max(1),
+            // A quarter of the usual number: more than any pool of connections needs, and it takes
+            // four to shut the others out.
+            max_connections_per_peer: self.max_connections_per_peer.unwrap_or(1024).max(1),
             // Longer than most proxies keep an idle connection, so that they close first.
             idle: Duration::from_secs(self.idle.unwrap_or(60).max(1)),
         })
@@ -289,11 +301,14 @@ mod tests {
             drain: Some(3),
             ..Layer::default()
         };
-        let below = file("drain: 5\nidle: 7\nhttp: off\nmemory_cap: 1GiB\nreset: delta\n").unwrap();
+        let below = "drain: 5\nidle: 7\nhttp: off\nmemory_cap: 1GiB\nreset: delta\n\
+                     max_connections_per_peer: 9\n";
+        let below = file(below).unwrap();
         let settings = flags.over(below).settle().unwrap();
         assert_eq!(settings.drain, Duration::from_secs(3));
         assert_eq!(settings.idle, Duration::from_secs(7));
         assert_eq!(settings.http, Address::Off);
+        assert_eq!(settings.max_connections_per_peer, 9);
         assert_eq!(settings.memory_cap, Size(1 << 30));
         assert_eq!(settings.reset, Reset::Delta);
         assert_eq!(settings.admin.to_string(), "127.0.0.1:8082");

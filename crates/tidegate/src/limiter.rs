@@ -199,18 +199,19 @@ impl<S: Store> View<'_, S> {
     /// When the store gave no answer.
     pub async fn inspect(&self, request: Request<'_>) -> Result<Vec<Standing>, StoreError> {
         let mut request = self.identified(request);
-        let set = self.every_limit(&mut request).set;
+        let Plan { set, origins, .. } = self.every_limit(&mut request);
         let found = self.limiter.store.inspect(&set).await?;
-        let standings = set
-            .charges
-            .iter()
-            .zip(found)
-            .map(|(charge, inspection)| Standing {
+        let charges = set.charges.iter().zip(origins);
+        let standings = charges.zip(found).map(|((charge, origin), inspection)| {
+            let rule = &self.policy.rules.rules()[origin.rule as usize];
+            let written = rule.rates(origin.class).written(origin.rate.into());
+            Standing {
                 rule: charge.rule.as_str().to_owned(),
-                rate: charge.rate,
+                rate: written.to_owned(),
                 capacity: charge.limit.capacity(),
                 inspection,
-            });
+            }
+        });
         Ok(standings.collect())
     }
 
@@ -232,9 +233,16 @@ impl<S> View<'_, S> {
         &self.policy
     }
 
-    /// Which rules apply to a request and why the others do not. Charges nothing.
+    /// Which list or which rules decide about a request, and why the others do not. Charges nothing.
     pub fn explain(&self, request: Request<'_>) -> Explanation {
-        self.policy.rules.explain(&self.identified(request))
+        let (request, now) = (self.identified(request), self.limiter.clock.now());
+        let mut explanation = self.policy.rules.explain(&request, now);
+        // Where everything only watches, nobody is refused by the block list either.
+        let blocked = matches!(explanation.listed, Some((Listed::Block { .. }, _)));
+        if blocked && self.limiter.stance == Stance::AllShadow {
+            explanation.listed = None;
+        }
+        explanation
     }
 
     /// The request with its address in canonical form and its key looked up.
@@ -249,6 +257,7 @@ impl<S> View<'_, S> {
                     tier: Some(holder.tier),
                     name: Some(holder.name).filter(|name| !name.is_empty()),
                 });
+            request.unlisted_key = request.api_key.is_none().then_some(key.digest);
         }
         request
     }
@@ -301,8 +310,8 @@ impl<S> View<'_, S> {
 pub struct Standing {
     /// The rule.
     pub rule: String,
-    /// Which of its rates.
-    pub rate: u8,
+    /// The rate as written: `1000/minute burst 200`.
+    pub rate: String,
     /// The most the limit can hold.
     pub capacity: u64,
     /// What is used; nothing if the client is not known, which means all of it is left.

@@ -2,12 +2,14 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::{Bench, request, rules};
 use tidegate::Policy;
 use tidegate::engine::Fate;
 use tidegate::http::{BodyStyle, Context, ResetStyle};
-use tidegate::identity::KeyTable;
 use tidegate::identity::keys::hash_line;
+use tidegate::identity::{Digest, KeyTable};
 use tidegate::store::{Refunded, Role, Source};
 
 const THREE_LAYERS: &str = "
@@ -62,6 +64,31 @@ rules:
     );
     bench.check("user=a", "allow");
     bench.check("user=a", "deny hour 3600s");
+}
+
+/// Days and weeks of UTC were moved and those of all other zones were not.
+#[test]
+fn windows_of_the_calendar_begin_together_in_every_zone_and_others_can_be_staggered() {
+    let ends = |zone: &str, rate: &str| {
+        let bench = Bench::new(&format!(
+            "version: 1\ntimezone: {zone}\nrules:\n  - {{ name: r, by: user, rate: {rate}, \
+             algorithm: fixed-window, stagger: true }}"
+        ));
+        let users = (0..20).map(|n| format!("user={n}"));
+        let ends: BTreeSet<_> = users
+            .map(|user| {
+                bench.check(&user, "allow");
+                bench.refused(&user)
+            })
+            .collect();
+        ends.len()
+    };
+    for zone in ["UTC", "America/Sao_Paulo"] {
+        for rate in ["1/day", "1/week", "1/month"] {
+            assert_eq!(ends(zone, rate), 1, "{rate} in {zone}");
+        }
+        assert_eq!(ends(zone, "1/24h"), 20, "{zone}");
+    }
 }
 
 #[test]
@@ -342,6 +369,46 @@ rules:
     bench.refund(&receipt);
     bench.check("ip=192.0.2.1 key=pro-key", "deny r");
     assert_eq!(bench.used("ip=192.0.2.1 key=pro-key", "r"), 1000);
+}
+
+/// A leaked key taken out of the keys file counted as no key at all, and its block did not hold.
+#[test]
+fn a_key_that_is_blocked_by_its_digest_need_not_be_listed() {
+    let digest = |key| {
+        format!(
+            "{:?}",
+            format!("sha256:{}", hex(Digest::of(key).as_bytes()))
+        )
+    };
+    let text = format!(
+        "version: 1
+tiers: [free]
+keys_file: keys.txt
+rules: [{{ name: r, by: api_key, rate: 1/hour, algorithm: fixed-window }}]
+block: [{}, {}]
+allow: [{}]
+",
+        digest("leaked"),
+        digest("listed"),
+        digest("friend"),
+    );
+    let bench = Bench::new(&text);
+    let lines = format!("{}\n", hash_line("listed", "free", "acme").unwrap());
+    let set = rules(&text);
+    let keys = KeyTable::read("keys.txt", lines.as_bytes(), set.tiers()).unwrap();
+    bench.replace(Policy::of(set).with_keys(keys));
+    for _ in 0..2 {
+        bench.check("ip=192.0.2.1 key=leaked", "block");
+        bench.check("ip=192.0.2.1 key=listed", "block");
+        bench.check("ip=192.0.2.1 key=friend", "allow");
+    }
+    // Any other key that is not listed is as good as none: the address is limited.
+    bench.check("ip=192.0.2.1 key=other", "allow");
+    bench.check("ip=192.0.2.1 key=another", "deny r");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]

@@ -70,4 +70,5 @@ conformance! {
     slots_are_held_renewed_released_and_expire
     inspection_shows_use_and_reset_forgets_it
     a_changed_limit_keeps_what_was_used
+    debt_under_a_smaller_limit_is_twice_that_limit
 }

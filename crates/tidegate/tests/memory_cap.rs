@@ -277,3 +277,39 @@ fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter
         assert_eq!(passed.count(), 100, "several: {several}");
     }
 }
+
+/// How many counters find room of their own.
+fn room(full: &Full, rule: &str) -> u64 {
+    let (rule, limit) = (RuleName::new(rule), limit(Algorithm::TokenBucket, 1, HOUR));
+    let finds = |who: &u64| {
+        let charge = charge(&rule, &limit, *who);
+        let (_, source) = full.store.charge_one_at(&charge, full.clock.now());
+        source == Source::Exact
+    };
+    (0..100_000).filter(finds).count() as u64
+}
+
+/// The places of logs stayed taken after the logs had left, and there was less room for all others.
+#[test]
+fn logs_that_have_left_leave_their_room_to_others() {
+    let empty = || {
+        let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
+        Full {
+            store: MemoryStore::with_cap(clock.clone(), CAP),
+            clock,
+            rule: RuleName::new("logs"),
+        }
+    };
+    let (untouched, flooded) = (empty(), empty());
+    let log = limit(Algorithm::SlidingLog, 5, 10);
+    for moment in 0..2 {
+        flooded.clock.advance(Nanos::from_secs(moment));
+        (0..15_000).for_each(|who| _ = flooded.charge(&log, who));
+    }
+    flooded.clock.advance(Nanos::from_secs(60));
+    while flooded.store.sweep(usize::MAX) > 0 {}
+    let (had, has) = (room(&untouched, "later"), room(&flooded, "later"));
+    assert!(has * 100 >= had * 98, "{has} find room where {had} did");
+    let stats = flooded.store.stats();
+    assert!(stats.bytes <= CAP, "{stats:?}");
+}

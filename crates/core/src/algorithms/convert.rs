@@ -12,7 +12,7 @@ use crate::units::{Nanos, Tick};
 impl Limit {
     /// Reads a state made under `old` as one under this limit.
     pub fn adopt(&self, old: &Limit, mut state: State, now: Nanos) -> State {
-        if self.tag() == old.tag() {
+        if self.tag() == old.tag() && self.fits(&state) {
             return state;
         }
         let at = old.advance(&mut state, now);

@@ -232,7 +232,7 @@ impl Meter for SlidingLog {
             }
         }
         union.retain(|entry| entry.stamp >= since);
-        *state = LogState::from_entries(union);
+        *state = self.clamped(LogState::from_entries(union));
     }
 }
 
@@ -243,6 +243,24 @@ impl SlidingLog {
             stamp: self.stamp(entry.stamp),
             ..entry
         });
-        LogState::from_entries(rounded.collect())
+        self.clamped(LogState::from_entries(rounded.collect()))
+    }
+
+    /// No more than twice the limit. The newest stay: so at any later time there is as much left as if
+    /// all had been kept until then.
+    fn clamped(&self, mut state: LogState) -> LogState {
+        while state.sum > 2 * self.limit {
+            let over = state.sum - 2 * self.limit;
+            let Some(oldest) = state.entries.front_mut() else {
+                break;
+            };
+            let cut = oldest.units.min(u32::try_from(over).unwrap_or(u32::MAX));
+            oldest.units -= cut;
+            state.sum -= u64::from(cut);
+            if oldest.units == 0 {
+                state.entries.pop_front();
+            }
+        }
+        state
     }
 }

@@ -127,7 +127,8 @@ impl Meter for StrictWindow {
 
     #[inline]
     fn spend(&self, state: &mut StrictState, _tick: u64, units: u64) {
-        state.counts[0] = self.add(state.counts[0], units);
+        let room = (2 * self.limit).saturating_sub(self.sum(&state.counts));
+        state.counts[0] = self.add(state.counts[0], units.min(room));
     }
 
     fn refund(&self, state: &mut StrictState, _tick: u64, charged: u64, units: u64) {
@@ -156,8 +157,9 @@ impl Meter for StrictWindow {
         self.advance(&mut other, newest, u64::MAX);
         self.advance(state, newest, u64::MAX);
         for (mine, theirs) in state.counts.iter_mut().zip(other.counts) {
-            *mine = self.add(0, u64::from(theirs.max(*mine)));
+            *mine = theirs.max(*mine);
         }
+        self.clamp_debt(state);
     }
 }
 
@@ -173,6 +175,17 @@ impl StrictWindow {
                 *count = self.add(*count, u64::from(units));
             }
         }
+        self.clamp_debt(&mut state);
         state
+    }
+
+    /// Keeps no more than twice the limit. The newest stay: so at any later time there is as much left
+    /// as if all had been kept until then.
+    fn clamp_debt(&self, state: &mut StrictState) {
+        let mut room = u32::try_from(2 * self.limit).unwrap_or(u32::MAX);
+        for count in &mut state.counts {
+            *count = room.min(*count);
+            room -= *count;
+        }
     }
 }

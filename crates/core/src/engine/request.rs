@@ -15,6 +15,9 @@ pub struct Request<'a> {
     pub ip: Option<IpAddr>,
     /// The client's API key. Where keys are listed, one that is not counts as absent.
     pub api_key: Option<ApiKey<'a>>,
+    /// SHA-256 of a key that was shown but is not listed where keys are. Only the lists of whom to
+    /// allow and to block look at it.
+    pub unlisted_key: Option<[u8; 32]>,
     /// Every other attribute. A name given twice keeps its first value.
     pub attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     /// What the rules without a unit are charged; one if absent.

@@ -6,16 +6,21 @@
 use std::fmt;
 
 use super::condition::{Attribute, Condition};
+use super::fault::shown;
+use super::lists::{Entry, Listed};
 use super::matrix::Fit;
 use super::model::{By, Mode, Rule};
 use super::set::RuleSet;
 use crate::algorithms::Algorithm;
 use crate::engine::Request;
 use crate::subject::RuleName;
+use crate::units::Nanos;
 
-/// What every rule has to say about one request, in the order of the files.
+/// What the lists and every rule have to say about one request, in the order of the files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Explanation {
+    /// The list that decides, if one does, and by which entry. Then rules do not matter.
+    pub listed: Option<(Listed, Entry)>,
     /// One view per rule.
     pub rules: Vec<RuleView>,
 }
@@ -76,8 +81,8 @@ pub struct SubjectPart {
 }
 
 impl RuleSet {
-    /// What every rule has to say about `request`.
-    pub fn explain(&self, request: &Request<'_>) -> Explanation {
+    /// What the lists and every rule have to say about `request` at `now`.
+    pub fn explain(&self, request: &Request<'_>, now: Nanos) -> Explanation {
         let matching = self.matching(request);
         let views = (0_u32..).zip(&self.rules).map(|(at, rule)| {
             let standing = if matching.binary_search(&at).is_ok() {
@@ -90,7 +95,9 @@ impl RuleSet {
             };
             view(rule, standing, request)
         });
+        let listed = self.listing(request, now);
         Explanation {
+            listed: listed.map(|(listed, entry)| (listed, entry.clone())),
             rules: views.collect(),
         }
     }
@@ -161,12 +168,24 @@ fn subject(rule: &Rule, request: &Request<'_>) -> Vec<SubjectPart> {
 /// One line per rule that does not apply; for one that does, whose counter, how much and how.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self
-            .rules
-            .iter()
-            .all(|view| view.standing != Standing::Applies)
-        {
-            writeln!(f, "no rule applies: the request passes")?;
+        let applies = |view: &RuleView| view.standing == Standing::Applies;
+        match &self.listed {
+            Some((Listed::Allow, entry)) => {
+                writeln!(f, "the allow list decides, by {entry}: the request passes")?;
+            }
+            Some((Listed::Block { .. }, entry)) => {
+                writeln!(
+                    f,
+                    "the block list decides, by {entry}: the request is refused"
+                )?;
+            }
+            None if !self.rules.iter().any(applies) => {
+                writeln!(f, "no rule applies: the request passes")?;
+            }
+            None => {}
+        }
+        if self.listed.is_some() && self.rules.iter().any(applies) {
+            writeln!(f, "without that entry:")?;
         }
         for view in &self.rules {
             writeln!(f, "{view}")?;
@@ -253,7 +272,7 @@ impl fmt::Display for Standing {
                 negated,
             } => {
                 let not = if *negated { "not " } else { "" };
-                let found = super::fault::shown(found);
+                let found = shown(found);
                 write!(
                     f,
                     "does not apply: {attribute} is {found}, wanted {not}{wanted}"

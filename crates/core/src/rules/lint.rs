@@ -175,15 +175,15 @@ fn invented_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
 }
 
 fn useless_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
-    let fixed = |rates: &Rates| {
-        rates
-            .limits
-            .iter()
-            .any(|limit| limit.for_subject(1) == *limit)
-    };
-    if rule.stagger && all_rates(rule).any(fixed) {
-        let message = "has `stagger`, but its windows stay where the calendar has them; remove it";
-        warn(message.to_owned());
+    let rates = all_rates(rule).flat_map(|rates| rates.limits.iter().zip(&rates.written));
+    let mut on_the_calendar = rates.filter(|(limit, _)| !limit.is_staggered());
+    if rule.stagger
+        && let Some((_, rate)) = on_the_calendar.next()
+    {
+        warn(format!(
+            "has `stagger`, but the windows of {rate} stay where the calendar has them; write days as \
+             24h, weeks as 168h and months as 720h, or remove it"
+        ));
     }
     if rule.rates.len() == 1 && rule.rates[0].limits.is_empty() && rule.replaces.is_empty() {
         warn("is unlimited and replaces nothing, so that it has no effect; remove it".to_owned());

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::fault::shown;
-use super::lists::{List, Whom};
+use super::lists::{Entry, List, Whom};
 use super::net_text::parse_client_net;
 use super::slots::{Report, Slots, slots};
 use super::yaml::{Kind, Node};
@@ -56,7 +56,13 @@ pub(crate) fn read(
         };
         if let Some(text) = report.text(field, whom, WANTS) {
             match read_whom(text, ipv6_prefix) {
-                Ok(whom) => list.add(whom, until),
+                Ok(whom) => list.add(
+                    whom,
+                    Entry {
+                        whom: text.into(),
+                        until,
+                    },
+                ),
                 Err(wrong) => report.fault(whom.line(), format!("has in `{field}` {wrong}")),
             }
         }

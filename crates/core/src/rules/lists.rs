@@ -1,8 +1,12 @@
 //! The allow list and the block list: networks and keys, each until a time or for good.
 
+use std::fmt;
+
 use ipnet::IpNet;
+use jiff::Timestamp;
 use rustc_hash::FxHashMap;
 
+use super::fault::shown;
 use super::nets::NetMap;
 use crate::engine::Request;
 use crate::units::Nanos;
@@ -19,6 +23,34 @@ pub enum Listed {
     },
 }
 
+/// The entry that decides, for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Whom it is about, as written.
+    pub whom: Box<str>,
+    /// When it ends; absent for good.
+    pub until: Option<Nanos>,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&shown(&self.whom))?;
+        match self.until_text() {
+            Some(until) => write!(f, " (until {until})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Entry {
+    /// When it ends, as a rules file would say it.
+    pub fn until_text(&self) -> Option<String> {
+        let nanos = i128::from(self.until?.get());
+        let until = Timestamp::from_nanosecond(nanos).ok()?;
+        Some(until.to_string())
+    }
+}
+
 /// Whom an entry of a list is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Whom {
@@ -32,20 +64,20 @@ pub(crate) enum Whom {
 /// One list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct List {
-    nets: NetMap<Vec<Option<Nanos>>>,
-    names: FxHashMap<Box<str>, Vec<Option<Nanos>>>,
-    digests: FxHashMap<[u8; 32], Vec<Option<Nanos>>>,
+    nets: NetMap<Vec<Entry>>,
+    names: FxHashMap<Box<str>, Vec<Entry>>,
+    digests: FxHashMap<[u8; 32], Vec<Entry>>,
     entries: usize,
 }
 
 impl List {
-    pub(crate) fn add(&mut self, whom: Whom, until: Option<Nanos>) {
-        let ends = match whom {
+    pub(crate) fn add(&mut self, whom: Whom, entry: Entry) {
+        let entries = match whom {
             Whom::Net(net) => self.nets.entry(net),
             Whom::KeyNamed(name) => self.names.entry(name).or_default(),
             Whom::KeyDigest(digest) => self.digests.entry(digest).or_default(),
         };
-        ends.push(until);
+        entries.push(entry);
         self.entries += 1;
     }
 
@@ -53,14 +85,16 @@ impl List {
         self.entries == 0
     }
 
-    /// Until when `request` is listed at `now`: the end of the entry that lasts longest.
-    pub(crate) fn holds(&self, request: &Request<'_>, now: Nanos) -> Option<Option<Nanos>> {
+    /// The entry that lists `request` at `now`: of several the one that lasts longest.
+    pub(crate) fn holds(&self, request: &Request<'_>, now: Nanos) -> Option<&Entry> {
         let key = request.api_key.as_ref();
         let by_net = request.ip.into_iter().flat_map(|ip| self.nets.holding(ip));
-        let by_digest = key.and_then(|key| self.digests.get(&key.digest));
+        let shown = key.map(|key| key.digest).or(request.unlisted_key);
+        let by_digest = shown.and_then(|digest| self.digests.get(&digest));
         let by_name = key.and_then(|key| self.names.get(key.name?));
-        let ends = by_net.chain(by_digest).chain(by_name).flatten().copied();
-        ends.filter(|until| until.is_none_or(|until| now < until))
-            .max_by_key(|until| until.unwrap_or(Nanos::MAX))
+        let entries = by_net.chain(by_digest).chain(by_name).flatten();
+        entries
+            .filter(|entry| entry.until.is_none_or(|until| now < until))
+            .max_by_key(|entry| entry.until.unwrap_or(Nanos::MAX))
     }
 }

@@ -36,7 +36,7 @@ mod yaml_words;
 pub use explain::{Explanation, RuleView, Standing, SubjectPart};
 pub use fault::{Fault, Faults, Place, Warning};
 pub use lint::lint;
-pub use lists::Listed;
+pub use lists::{Entry, Listed};
 pub use matrix::Fit;
 pub use model::{Alternatives, By, Class, IfMissing, Mode, Rates, Rule};
 pub use rate::{PerWindow, Rate, RateError, parse_rate};

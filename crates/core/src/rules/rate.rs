@@ -157,7 +157,8 @@ impl PerWindow {
             window: self.window(manner.algorithm, calendar),
             burst: self.burst,
             guard: manner.guard,
-            stagger: manner.stagger,
+            // A day is the same day for everybody, in UTC as in any other zone.
+            stagger: manner.stagger && matches!(self.window, Span::Time(_)),
             max_delay: manner.max_delay,
         };
         Limit::compile(&spec, precision).map_err(|unfit| self.unfit(&spec, unfit, precision))

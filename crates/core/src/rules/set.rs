@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::index::Index;
-use super::lists::{List, Listed};
+use super::lists::{Entry, List, Listed};
 use super::model::Rule;
 use crate::engine::Request;
 use crate::units::Nanos;
@@ -101,8 +101,18 @@ impl RuleSet {
         if self.allow.holds(request, now).is_some() {
             return Some(Listed::Allow);
         }
-        let until = self.block.holds(request, now)?;
+        let until = self.block.holds(request, now)?.until;
         Some(Listed::Block { until })
+    }
+
+    /// What the lists say, and the entry that says it.
+    pub(crate) fn listing(&self, request: &Request<'_>, now: Nanos) -> Option<(Listed, &Entry)> {
+        let listed = self.listed(request, now)?;
+        let list = match listed {
+            Listed::Allow => &self.allow,
+            Listed::Block { .. } => &self.block,
+        };
+        Some((listed, list.holds(request, now)?))
     }
 
     /// The names of the tiers, least first.

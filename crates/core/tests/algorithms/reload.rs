@@ -79,13 +79,41 @@ fn a_limit_lowered_below_use_refuses_and_says_when_it_will_not() {
             subject.spend(now, cost(1_000));
             let lowered = reloaded(&subject, &new.limit, now);
             assert_eq!(lowered.remaining(now), 0, "{before} to {after}");
-            assert!(
-                used(&lowered, now) >= 20,
+            assert_eq!(
+                used(&lowered, now),
+                20,
                 "debt is kept up to twice the limit"
             );
             let at_most = now.plus(DAY).plus(DAY);
             assert_eq!(lowered.remaining(at_most), 10, "{before} to {after}");
         }
+    }
+}
+
+/// What is kept of a debt is the newest of it, so that no later time finds less than it should.
+#[test]
+fn debt_of_many_moments_is_kept_up_to_twice_the_limit_at_any_later_time() {
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindowStrict] {
+        let old = Case::new(Spec::new(algorithm, 1_000, DAY));
+        let new = Case::new(Spec::new(algorithm, 10, DAY));
+        let hours = |n: u64| Nanos::new(TODAY).plus(Nanos::from_secs(n * 3_600));
+        let mut subject = Shipped::new(&old.limit);
+        (0..10).for_each(|hour| subject.spend(hours(hour), cost(5)));
+        let mut lowered = reloaded(&subject, &new.limit, hours(10));
+        for hour in 10..48 {
+            let want = used(&subject, hours(hour)).min(20);
+            assert_eq!(used(&lowered, hours(hour)), want, "{algorithm} at {hour}");
+        }
+        lowered.spend(hours(12), cost(7));
+        assert_eq!(used(&lowered, hours(12)), 20, "{algorithm}: forced");
+        let (other, mut mine) = (subject.at(hours(12)).0, lowered.at(hours(12)).0);
+        let other = new.limit.adopt(&old.limit, other, hours(12));
+        new.limit.merge(&mut mine, &other, hours(12));
+        let merged = Shipped {
+            limit: new.limit.clone(),
+            state: Some(mine),
+        };
+        assert_eq!(used(&merged, hours(12)), 20, "{algorithm}: merged");
     }
 }
 

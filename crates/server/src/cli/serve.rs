@@ -30,6 +30,7 @@ use crate::sink;
 const SPARE_FILES: u64 = 64;
 /// Operators and scrapers; nobody else has business there.
 const ADMIN_CONNECTIONS: usize = 64;
+const ADMIN_CONNECTIONS_PER_PEER: usize = 16;
 /// The store of ten million counters, some 4,000 tables, is swept in less than a minute, a few tables
 /// at a time so that no decision waits.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -111,6 +112,7 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let metrics = || Arc::clone(&service.metrics);
     let bounds = Bounds {
         connections: connections(&settings),
+        per_peer: settings.max_connections_per_peer,
         idle: settings.idle,
     };
     if let Some(listener) = admin {
@@ -122,6 +124,9 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         };
         let bounds = Bounds {
             connections: ADMIN_CONNECTIONS,
+            per_peer: settings
+                .max_connections_per_peer
+                .min(ADMIN_CONNECTIONS_PER_PEER),
             ..bounds
         };
         info!(edge = "admin", address = %listener.place(), "listening");

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
-use tokio::sync::Semaphore;
+use hyper::body::Body;
+
+use super::uploads::{Upload, Uploads};
 
 /// How long a body may take to arrive: many round trips even on a bad line.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
@@ -16,10 +17,10 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 /// Bodies up to this size are taken as they come.
 pub(crate) const SMALL: usize = 64 << 10;
 
-/// Larger bodies held at the same time, so that they cannot fill the memory between them.
+/// Larger bodies held at the same time.
 pub(crate) const LARGE_AT_ONCE: usize = 64;
 
-static LARGE: Semaphore = Semaphore::const_new(LARGE_AT_ONCE);
+static LARGE: Uploads = Uploads::new(LARGE_AT_ONCE);
 
 /// Why there is no body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -33,14 +34,20 @@ pub(crate) enum BodyError {
     /// It did not arrive in time.
     #[error("the body did not arrive within {}s", DEADLINE.as_secs())]
     TooSlow,
+    /// Others wait, and it was the slowest.
+    #[error("the body came too slowly while others waited; send it again")]
+    Outpaced,
     /// The connection broke, or the framing is wrong.
     #[error("the body ended early or is badly framed")]
     Broken,
 }
 
 /// The whole body. A body that has arrived with its head, the usual case, sets no timer.
-pub(crate) async fn read(body: Incoming, most: usize) -> Result<Bytes, BodyError> {
-    let mut collected = pin!(collect(body, most));
+pub(crate) async fn read<B>(body: B, most: usize) -> Result<Bytes, BodyError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let mut collected = pin!(collect(body, most, &LARGE));
     match poll_once(collected.as_mut()).await {
         Some(done) => done,
         None => match tokio::time::timeout(DEADLINE, collected).await {
@@ -60,18 +67,18 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     .await
 }
 
-async fn collect(mut body: Incoming, most: usize) -> Result<Bytes, BodyError> {
-    let announced = body.size_hint().lower();
-    if announced > most as u64 {
+/// A body counts as large when it has become so, not when it says that it will be.
+async fn collect<B>(mut body: B, most: usize, large: &Uploads) -> Result<Bytes, BodyError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    if body.size_hint().lower() > most as u64 {
         return Err(BodyError::TooLarge { most });
     }
-    let mut large = None;
-    if announced > SMALL as u64 {
-        large = LARGE.acquire().await.ok();
-    }
+    let mut upload: Option<Upload<'_>> = None;
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    while let Some(frame) = next(&mut body, upload.as_ref()).await? {
         let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
             continue;
         };
@@ -79,8 +86,10 @@ async fn collect(mut body: Incoming, most: usize) -> Result<Bytes, BodyError> {
         if length > most {
             return Err(BodyError::TooLarge { most });
         }
-        if length > SMALL && large.is_none() {
-            large = LARGE.acquire().await.ok();
+        match &mut upload {
+            Some(upload) => upload.received(length),
+            None if length > SMALL => upload = Some(large.begin(length).await),
+            None => {}
         }
         // Most bodies are one piece, which then is not copied.
         if first.is_empty() && all.is_empty() {
@@ -94,4 +103,93 @@ async fn collect(mut body: Incoming, most: usize) -> Result<Bytes, BodyError> {
         }
     }
     Ok(if all.is_empty() { first } else { all.freeze() })
+}
+
+type Frame<B> = Result<hyper::body::Frame<Bytes>, <B as Body>::Error>;
+
+/// The next piece, unless another gets its room before it comes.
+async fn next<B>(body: &mut B, upload: Option<&Upload<'_>>) -> Result<Option<Frame<B>>, BodyError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let Some(upload) = upload else {
+        return Ok(body.frame().await);
+    };
+    tokio::select! {
+        biased;
+        frame = body.frame() => Ok(frame),
+        () = upload.outpaced() => Err(BodyError::Outpaced),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::body::Frame;
+    use std::convert::Infallible;
+    use std::task::Context;
+    use tokio::sync::mpsc;
+    use tokio::time::{Instant, sleep};
+
+    struct Pieces(mpsc::Receiver<Bytes>);
+
+    impl Body for Pieces {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            let piece = self.0.poll_recv(cx);
+            piece.map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+        }
+    }
+
+    /// A body that comes in `pieces` of 80 KiB, one every `gap`.
+    async fn upload(pieces: usize, gap: Duration) -> Result<Bytes, BodyError> {
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            for _ in 0..pieces {
+                sleep(gap).await;
+                let piece = Bytes::from_static(&[b' '; 80 << 10]);
+                if sender.send(piece).await.is_err() {
+                    break;
+                }
+            }
+        });
+        read(Pieces(receiver), 1 << 20).await
+    }
+
+    /// 64 uploads that stalled kept out all others until they were cut off, and then it was the turn
+    /// of the next 64.
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_passes_those_who_stall_and_only_they_are_cut() {
+        let stalls = Duration::from_secs(6);
+        let stalled: Vec<_> = (0..4 * LARGE_AT_ONCE)
+            .map(|_| tokio::spawn(upload(3, stalls)))
+            .collect();
+        sleep(stalls + Duration::from_millis(1)).await;
+        let begun = Instant::now();
+        let good: Vec<_> = (0..32)
+            .map(|_| tokio::spawn(upload(5, Duration::from_millis(20))))
+            .collect();
+        for upload in good {
+            let length = upload.await.unwrap().map(|body| body.len());
+            assert_eq!(length, Ok(400 << 10));
+        }
+        assert!(begun.elapsed() < DEADLINE / 4, "{:?}", begun.elapsed());
+        for upload in stalled {
+            let cut = upload.await.unwrap();
+            let slow = matches!(cut, Err(BodyError::Outpaced | BodyError::TooSlow));
+            assert!(slow, "{cut:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_upload_that_is_in_nobodys_way_has_the_whole_deadline() {
+        assert!(upload(3, Duration::from_secs(3)).await.is_ok());
+        let late = upload(3, Duration::from_secs(4)).await;
+        assert_eq!(late, Err(BodyError::TooSlow));
+    }
 }

@@ -7,6 +7,7 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use tracing::{debug, error};
 
 use crate::address::Place;
 use crate::drain::Phase;
+use crate::net::peers::Seat;
 
 /// The idle time is counted in so many parts: a connection is asked to close when that many have
 /// passed since its last request, and cut off one part later. A request itself reads no clock.
@@ -49,11 +51,15 @@ pub(crate) trait Handler: Clone + Send + Sync + 'static {
 
     /// Answers a request whose handling panicked.
     fn panicked(&self) -> Answer;
+
+    /// Whether this peer speaks for others, and may have as many connections as there are.
+    fn trusts(&self, peer: IpAddr) -> bool;
 }
 
 /// What a connection holds until it is finished.
 pub(crate) struct Guards {
     pub(crate) _room: OwnedSemaphorePermit,
+    pub(crate) seat: Option<Seat>,
     pub(crate) _busy: mpsc::Sender<()>,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) metrics: Arc<Metrics>,
@@ -216,6 +222,10 @@ mod tests {
             *answer.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
             answer
         }
+
+        fn trusts(&self, _: IpAddr) -> bool {
+            false
+        }
     }
 
     struct Served {
@@ -232,6 +242,7 @@ mod tests {
         let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let guards = Guards {
             _room: room,
+            seat: None,
             _busy: mpsc::channel(1).0,
             phase: phase.subscribe(),
             metrics: Arc::clone(&metrics),

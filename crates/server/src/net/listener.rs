@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
 use super::connection::{self, Handler};
+use super::peers::Peers;
 use crate::address::{Address, Place};
 use crate::drain::Phase;
 
@@ -37,6 +38,8 @@ pub(crate) enum Listener {
 pub(crate) struct Bounds {
     /// Connections at once.
     pub(crate) connections: usize,
+    /// Connections at once of one peer.
+    pub(crate) per_peer: usize,
     /// How long one may send nothing.
     pub(crate) idle: Duration,
 }
@@ -97,6 +100,7 @@ impl Listener {
         metrics: Arc<Metrics>,
     ) {
         let room = Arc::new(Semaphore::new(bounds.connections));
+        let peers = Peers::of_at_most(bounds.per_peer);
         loop {
             let permit = tokio::select! {
                 permit = Arc::clone(&room).acquire_owned() => permit.expect("never closed"),
@@ -104,12 +108,13 @@ impl Listener {
             };
             let guards = connection::Guards {
                 _room: permit,
+                seat: None,
                 _busy: ending.busy.clone(),
                 phase: ending.phase.clone(),
                 metrics: Arc::clone(&metrics),
             };
             let accepted = tokio::select! {
-                accepted = self.accept(handler.clone(), bounds.idle, guards) => accepted,
+                accepted = self.accept(handler.clone(), bounds.idle, guards, &peers) => accepted,
                 () = closing(&mut ending.phase) => break,
             };
             if let Err(error) = accepted {
@@ -132,11 +137,19 @@ impl Listener {
         &self,
         handler: H,
         idle: Duration,
-        guards: connection::Guards,
+        mut guards: connection::Guards,
+        peers: &Arc<Peers>,
     ) -> io::Result<()> {
         match self {
             Listener::Tcp(listener, _) => {
                 let (stream, peer) = listener.accept().await?;
+                if !handler.trusts(peer.ip()) {
+                    guards.seat = peers.seat(peer.ip());
+                    if guards.seat.is_none() {
+                        guards.metrics.accept_errors.inc();
+                        return Ok(()); // which closes it
+                    }
+                }
                 stream.set_nodelay(true)?;
                 let served = connection::serve(stream, Place::Tcp(peer), handler, idle, guards);
                 tokio::spawn(served);
@@ -211,6 +224,81 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::connection::Answer;
+    use http_body_util::Full;
+    use hyper::Request;
+    use hyper::body::Incoming;
+    use std::net::IpAddr;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    /// Answers everything, and trusts nobody, not even this machine.
+    #[derive(Clone)]
+    struct Wary;
+
+    impl Handler for Wary {
+        async fn handle(&self, _: &Place, _: Request<Incoming>) -> Answer {
+            Answer::new(Full::from("fine"))
+        }
+
+        fn panicked(&self) -> Answer {
+            Answer::new(Full::from("sorry"))
+        }
+
+        fn trusts(&self, _: IpAddr) -> bool {
+            false
+        }
+    }
+
+    /// Whether a connection is answered on, rather than closed.
+    async fn is_served(stream: &mut TcpStream) -> bool {
+        let sent = stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        let read = stream.read(&mut [0; 1024]).await;
+        sent.is_ok() && read.is_ok_and(|read| read > 0)
+    }
+
+    #[tokio::test]
+    async fn a_peer_gets_as_many_connections_as_it_may_have_and_others_are_closed() {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::open(&address).await.unwrap().unwrap();
+        let Place::Tcp(at) = listener.place() else {
+            panic!("not on an address");
+        };
+        let bounds = Bounds {
+            connections: 100,
+            per_peer: 2,
+            idle: Duration::from_secs(600),
+        };
+        let phase = watch::Sender::new(Phase::Serving);
+        let ending = Ending {
+            phase: phase.subscribe(),
+            busy: mpsc::channel(1).0,
+        };
+        let metrics = Arc::new(Metrics::default());
+        let serving = tokio::spawn(listener.serve(Wary, bounds, ending, Arc::clone(&metrics)));
+        let mut inside = Vec::new();
+        for _ in 0..2 {
+            let mut stream = TcpStream::connect(at).await.unwrap();
+            assert!(is_served(&mut stream).await);
+            inside.push(stream);
+        }
+        for _ in 0..3 {
+            let mut stream = TcpStream::connect(at).await.unwrap();
+            assert!(!is_served(&mut stream).await);
+        }
+        assert_eq!(metrics.accept_errors.get(), 3);
+        assert!(is_served(&mut inside[0]).await, "those inside stay");
+        drop(inside.pop());
+        // It leaves when the server has seen it go.
+        loop {
+            let mut stream = TcpStream::connect(at).await.unwrap();
+            if is_served(&mut stream).await {
+                break;
+            }
+        }
+        phase.send_replace(Phase::Closing);
+        serving.await.unwrap();
+    }
 
     #[tokio::test]
     async fn only_a_socket_nobody_listens_at_is_removed() {

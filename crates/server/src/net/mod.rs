@@ -3,13 +3,16 @@
 //! | what | bound | then |
 //! |---|---|---|
 //! | connections | `--max-connections`, and what the limit on open files leaves | the next one waits in the backlog |
+//! | connections of one peer | `--max-connections-per-peer`; loopback, unix sockets and trusted proxies are exempt | the next one is closed |
 //! | nothing sent, headers trickling, answer not read | `--idle` | closed |
 //! | header bytes and count | 32 KiB, 100 | 431 |
 //! | body | 64 KiB, lists 1 MiB | 413 |
 //! | body trickling | [`body::DEADLINE`] | 408 |
-//! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one waits, up to that deadline |
+//! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |
 //! | HTTP/2 streams per connection | 128 | refused by the protocol |
 
 pub(crate) mod body;
 pub(crate) mod connection;
 pub(crate) mod listener;
+pub(crate) mod peers;
+mod uploads;

@@ -137,6 +137,7 @@ fn one_subject_is_inspected_and_reset() {
             (&"login".into(), &3.into()),
             "{reply:?}"
         );
+        assert_eq!(limits[0]["rate"], "3/hour", "as it is written in the rules");
     }
     let reset = server.admin_post("/v1/subjects/reset", &body);
     assert_eq!(reset.json()["reset"], 2, "{reset:?}");

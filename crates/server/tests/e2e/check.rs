@@ -1,5 +1,7 @@
 //! What a client sees: decisions, headers, lists, receipts, explanations.
 
+use serde_json::{Value, json};
+
 use crate::http::ask;
 use crate::server::Server;
 
@@ -168,6 +170,20 @@ fn an_explanation_says_which_rules_apply_and_why_the_others_do_not() {
         server.post("/v1/peek", &ask("192.0.2.1", "/login")).json()["remaining"],
         2
     );
+}
+
+#[test]
+fn an_explanation_says_when_a_list_decides_and_by_which_entry() {
+    let lists =
+        "block: [{ match: 192.0.2.0/24, until: 2099-01-01T00:00:00Z }]\nallow: [192.0.2.10]\n";
+    let server = Server::start(&RULES.replace("block: [203.0.113.66]\n", lists));
+    let explain = |ip: &str| server.post("/v1/explain", &ask(ip, "/login")).json();
+    let blocked =
+        json!({"list": "block", "entry": "192.0.2.0/24", "until": "2099-01-01T00:00:00Z"});
+    assert_eq!(explain("192.0.2.1")["listed"], blocked);
+    let allowed = json!({"list": "allow", "entry": "192.0.2.10", "until": null});
+    assert_eq!(explain("192.0.2.10")["listed"], allowed);
+    assert_eq!(explain("198.51.100.1")["listed"], Value::Null);
 }
 
 #[test]

@@ -94,6 +94,14 @@ fn explain_needs_no_server() {
         "unmatched",
     );
     assert!(serde_json::from_str::<serde_json::Value>(&out).is_ok());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{RULES}block: [192.0.2.0/24]\n")).unwrap();
+    let file = file.path().to_str().unwrap();
+    check(
+        &["explain", "--rules", file, "-a", "ip=192.0.2.1"],
+        0,
+        "the block list decides, by `192.0.2.0/24`: the request is refused",
+    );
     check(&["explain", "-a", "ip=nonsense"], 2, "attributes.ip");
     check(&["explain", "-a", "nonsense"], 2, "NAME=VALUE");
 }
@@ -237,4 +245,20 @@ fn it_listens_on_unix_sockets_and_cleans_up() {
     );
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!socket.exists());
+}
+
+#[test]
+fn every_setting_of_the_service_is_in_its_page() {
+    let docs = include_str!("../../../../docs/service.md");
+    let help = check(&["serve", "--help"], 0, "--rules");
+    let variables = help.split("[env: ").skip(1);
+    let variables: Vec<&str> = variables
+        .filter_map(|rest| rest.split('=').next())
+        .collect();
+    assert!(variables.len() > 10, "{help}");
+    for variable in variables {
+        let flag = variable.trim_start_matches("TIDEGATE_").to_lowercase();
+        let row = format!("| `--{}` | `{variable}` |", flag.replace('_', "-"));
+        assert!(docs.contains(&row), "docs/service.md misses {row}");
+    }
 }

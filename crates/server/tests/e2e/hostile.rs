@@ -129,6 +129,40 @@ fn slow_clients_are_closed_and_good_ones_served_meanwhile() {
     }
 }
 
+/// They come in any number, hold what they have begun, and come again when they are cut off.
+#[test]
+fn uploads_that_stall_keep_nobody_out() {
+    let server = Server::start(RULES);
+    let stall = || {
+        let mut client = server.client();
+        let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n";
+        client.send_raw(head.as_bytes()).unwrap();
+        client.send_raw(&[b' '; 100_000]).unwrap();
+        client
+    };
+    let stalled: Vec<Client> = (0..100).map(|_| stall()).collect();
+    let list = vec![ask("192.0.2.9", "/"); 1000].join(",");
+    let list = format!("[{}{list}]", " ".repeat(200_000));
+    for _ in 0..5 {
+        assert_eq!(server.post("/v1/peek", &list).status, 200);
+    }
+    // Each upload beyond the 64th takes the room of one. Had anybody had to wait for the deadline of
+    // the stalled ones, all of them would be gone.
+    let cut = server.metric("tidegate_http_answers_total{edge=\"http\",status=\"408\"}");
+    let beyond = stalled.len() as u64 + 5 - 64;
+    assert!(0 < cut && cut <= beyond, "{cut} were cut off");
+}
+
+/// A proxy on this machine speaks for all its clients.
+#[test]
+fn peers_on_this_machine_have_no_bound_of_their_own() {
+    let server = Server::with(RULES, &["--max-connections-per-peer", "2"]);
+    let mut clients: Vec<Client> = (0..10).map(|_| server.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.request("GET", "/healthz", &[], "").status, 200);
+    }
+}
+
 #[test]
 fn a_server_out_of_descriptors_goes_on_and_recovers() {
     let dir = tempfile::tempdir().unwrap();

@@ -433,6 +433,31 @@ pub async fn a_changed_limit_keeps_what_was_used(rig: &impl Rig) {
     }
 }
 
+/// Not more, or a client would be locked out for what an earlier rule allowed; not less, or a rule that
+/// changes back and forth would forget.
+pub async fn debt_under_a_smaller_limit_is_twice_that_limit(rig: &impl Rig) {
+    for (old, new) in pairs() {
+        let (large, small) = (limit(rig, old, 100), limit(rig, new, 10));
+        let forced = Counter::new();
+        let now = charge(rig, [forced.enforce(&large, 100)]).await.at;
+        let force = set([forced.enforce(&small, 3)]);
+        rig.store().force(&force).await.expect("a forced charge");
+        assert_eq!(used(rig, &forced, &small).await, 20, "{old} to {new}");
+        assert_eq!(used(rig, &forced, &large).await, 20, "and back to {old}");
+
+        let seeded = Counter::new();
+        charge(rig, [seeded.enforce(&large, 100)]).await;
+        for units in [5, 30] {
+            let seed = Seed {
+                charge: seeded.enforce(&small, 1),
+                state: small.holding(units, now),
+            };
+            rig.store().seed(&[seed]).await.expect("a seed that fits");
+            assert_eq!(used(rig, &seeded, &small).await, 20, "{old} to {new}");
+        }
+    }
+}
+
 fn pairs() -> impl Iterator<Item = (Algorithm, Algorithm)> {
     let both = |old| Algorithm::ALL.map(|new| (old, new));
     Algorithm::ALL.into_iter().flat_map(both)

@@ -1,5 +1,6 @@
 //! The routes of the admin listener.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -49,6 +50,10 @@ impl Handler for Admin {
 
     fn panicked(&self) -> Answer {
         Refusal::Internal.answer(&self.service.ids.next())
+    }
+
+    fn trusts(&self, peer: IpAddr) -> bool {
+        peer.to_canonical().is_loopback()
     }
 }
 

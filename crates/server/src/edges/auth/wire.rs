@@ -57,6 +57,11 @@ impl Reading {
             headers: headers.collect(),
         }
     }
+
+    /// Whether this peer speaks for its clients: one on this machine, or a proxy the rules name.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusted.trusts(peer)
+    }
 }
 
 /// What the URL of the sub-request says.

@@ -60,7 +60,9 @@ impl Refusal {
             Refusal::Body(error @ BodyError::TooLarge { .. }) => {
                 (413, "too_large", error.to_string())
             }
-            Refusal::Body(error @ BodyError::TooSlow) => (408, "too_slow", error.to_string()),
+            Refusal::Body(error @ (BodyError::TooSlow | BodyError::Outpaced)) => {
+                (408, "too_slow", error.to_string())
+            }
             Refusal::Body(error @ BodyError::Broken) => (400, "bad_request", error.to_string()),
             Refusal::NoSuchPath => (
                 404,

@@ -1,12 +1,21 @@
-//! An explanation as JSON: what every rule has to say about a request.
+//! An explanation as JSON: what the lists and every rule have to say about a request.
 
 use serde_json::{Value, json};
-use tidegate_core::rules::{Explanation, Mode, RuleView, Standing};
+use tidegate_core::rules::{Entry, Explanation, Listed, Mode, RuleView, Standing};
 
 /// The whole explanation.
 pub(crate) fn json(explanation: &Explanation) -> Value {
     let rules: Vec<Value> = explanation.rules.iter().map(rule).collect();
-    json!({"rules": rules})
+    let listed = explanation.listed.as_ref().map(listed);
+    json!({"listed": listed, "rules": rules})
+}
+
+fn listed((list, entry): &(Listed, Entry)) -> Value {
+    let list = match list {
+        Listed::Allow => "allow",
+        Listed::Block { .. } => "block",
+    };
+    json!({"list": list, "entry": entry.whom, "until": entry.until_text()})
 }
 
 fn rule(view: &RuleView) -> Value {

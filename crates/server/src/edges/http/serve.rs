@@ -1,6 +1,7 @@
 //! The routes of the public listener.
 
 use std::cell::OnceCell;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -61,6 +62,10 @@ impl Handler for Public {
     fn panicked(&self) -> Answer {
         self.0.metrics.answered(Edge::Http, 500);
         Refusal::Internal.answer(&self.0.ids.next())
+    }
+
+    fn trusts(&self, peer: IpAddr) -> bool {
+        self.0.reading().trusts(peer)
     }
 }
 

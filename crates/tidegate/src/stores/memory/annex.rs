@@ -119,11 +119,11 @@ impl Annex {
         match entry.kind {
             Kind::Strict => self.counts.remove(number, budget),
             Kind::Log => {
-                self.logs.remove(number);
+                self.logs.remove(number, |bytes| budget.give(bytes));
                 budget.give(entry.words[0]);
             }
             _ => {
-                self.slots.remove(number);
+                self.slots.remove(number, |bytes| budget.give(bytes));
                 budget.give(entry.words[0]);
             }
         }
@@ -179,7 +179,7 @@ impl Annex {
         }
         budget.give(counted);
         if let Some(number) = place {
-            self.logs.remove(number);
+            self.logs.remove(number, |bytes| budget.give(bytes));
         }
         let only = log.entries().next();
         only.map_or([0, 0], |entry| [entry.stamp, u64::from(entry.units)])

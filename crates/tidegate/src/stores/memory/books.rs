@@ -47,7 +47,8 @@ impl<'c> Account<'c> {
     /// the limit it was found or last spent under.
     pub(super) fn under(&self, limit: &Limit, now: Nanos) -> (State, Moment) {
         let mut state = self.state.clone();
-        if self.limit.tag() != limit.tag() {
+        // Limits of two shapes may share a tag; then the shape tells them apart.
+        if self.limit.tag() != limit.tag() || !limit.fits(&state) {
             state = limit.adopt(&self.keeps(self.limit), state, now);
         }
         let at = limit.advance(&mut state, now);

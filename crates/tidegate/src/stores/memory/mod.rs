@@ -48,6 +48,7 @@ use self::key::SHARDS;
 use self::overflow::Overflow;
 use self::registry::Registry;
 use self::shard::Shard;
+use self::upkeep::Sweep;
 use crate::clock::{Clock, SystemClock};
 
 pub use self::upkeep::Stats;
@@ -66,8 +67,7 @@ pub struct MemoryStore<C = SystemClock> {
     overflow: Box<Overflow>,
     registry: Registry,
     tally: Tally,
-    /// Where the sweep goes on: shard and table.
-    sweep: Mutex<(usize, usize)>,
+    sweep: Mutex<Sweep>,
 }
 
 /// What happened since the store was made. Only events that are rare are counted here.

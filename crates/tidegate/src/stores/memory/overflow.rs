@@ -137,6 +137,14 @@ impl Overflow {
         swept
     }
 
+    /// The tags of live counters.
+    pub(super) fn tags(&self, now: Secs, mut found: impl FnMut(u32)) {
+        for shard in &self.shards {
+            let shard = shard.lock();
+            (0..shard.tables()).for_each(|table| shard.tags(table, now, &mut found));
+        }
+    }
+
     pub(super) fn len(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }

@@ -1,18 +1,23 @@
 //! The limits that stored states were made under, by tag: what a changed rule needs to read the
 //! counts of the one before it.
 //!
-//! Bounded in two generations, so that callers who bring a new limit with every request cannot grow
-//! it: the older half of what was noted is forgotten first. A state whose limit is forgotten counts
-//! as fully used. Lock order: after any shard.
+//! A limit that has a live counter is not forgotten. When many were noted since the last time, the
+//! next round of sweeps looks which of them counters still have, and the others go. Bounded even if
+//! nobody sweeps, so that callers who bring a new limit with every request cannot grow it: then
+//! those noted longest ago are forgotten first, and a state of theirs counts as fully used. Lock
+//! order: after any shard.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::RwLock;
 use tidegate_core::algorithms::Limit;
 
-/// Limits of one generation. A rule set has as many as it has different rates.
-const PER_GENERATION: usize = 8_192;
+/// Up to so many limits it is not worth asking which are in use.
+const FEW: usize = 8_192;
+/// So many limits may be noted between two rounds before the ones noted before that are forgotten:
+/// some 30 MiB.
+const MOST_PER_ROUND: usize = 131_072;
 
 #[derive(Default)]
 pub(super) struct Registry {
@@ -22,8 +27,19 @@ pub(super) struct Registry {
 
 #[derive(Default)]
 struct Generations {
+    /// Noted, or found in use, since the generation began.
     young: HashMap<u32, Limit>,
     old: HashMap<u32, Limit>,
+    /// How many were in use when last asked.
+    in_use: usize,
+}
+
+impl Generations {
+    /// From now on only what is noted again, or found in use, is young.
+    fn begin(&mut self) {
+        let noted = std::mem::take(&mut self.young);
+        self.old.extend(noted);
+    }
 }
 
 /// The tags a shard has noted lately: asking here costs no other lock.
@@ -54,11 +70,36 @@ impl Registry {
             return;
         }
         let mut limits = self.limits.write();
-        if limits.young.len() >= PER_GENERATION {
-            limits.old = std::mem::take(&mut limits.young);
+        if limits.young.len() >= MOST_PER_ROUND.max(2 * limits.in_use) {
+            limits.old.clear();
+            limits.begin();
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
         limits.young.insert(limit.tag(), limit.clone());
+    }
+
+    /// Begins a round over all counters, if there are so many limits that it is worth one. It must
+    /// end in [`Registry::end_round`].
+    pub(super) fn begin_round(&self) -> Option<Round> {
+        let mut limits = self.limits.write();
+        let known = limits.young.len() + limits.old.len();
+        (known > FEW.max(2 * limits.in_use)).then(|| {
+            limits.begin();
+            // What a shard noted before may be forgotten after this round: it must note it again.
+            self.generation.fetch_add(1, Ordering::AcqRel);
+            Round::default()
+        })
+    }
+
+    /// Forgets the limits that were neither found in use in `round` nor noted during it.
+    pub(super) fn end_round(&self, round: &Round) {
+        let mut limits = self.limits.write();
+        let mut old = std::mem::take(&mut limits.old);
+        old.retain(|tag, _| round.in_use.contains(tag));
+        for (tag, limit) in old {
+            limits.young.entry(tag).or_insert(limit);
+        }
+        limits.in_use = limits.young.len();
     }
 
     /// The limit that had `tag`.
@@ -66,6 +107,19 @@ impl Registry {
         let limits = self.limits.read();
         let found = limits.young.get(&tag).or_else(|| limits.old.get(&tag));
         found.cloned()
+    }
+}
+
+/// The tags that live counters were found to have.
+#[derive(Default)]
+pub(super) struct Round {
+    in_use: HashSet<u32>,
+}
+
+impl Round {
+    /// A live counter has this tag.
+    pub(super) fn found(&mut self, tag: u32) {
+        self.in_use.insert(tag);
     }
 }
 
@@ -80,26 +134,40 @@ mod tests {
         Limit::compile(&spec, Precision::Memory).expect("a limit")
     }
 
-    #[test]
-    fn limits_named_by_callers_cannot_grow_it_without_bound() {
-        let (registry, mut noted) = (Registry::default(), Noted::default());
-        for count in 1..=30_000 {
-            registry.note(&limit(count), &mut noted);
-        }
+    fn note_all(registry: &Registry, counts: std::ops::RangeInclusive<u64>) {
+        let mut noted = Noted::default();
+        counts.for_each(|count| registry.note(&limit(count), &mut noted));
+    }
+
+    fn known(registry: &Registry) -> usize {
         let limits = registry.limits.read();
-        assert!(limits.young.len() + limits.old.len() <= 2 * PER_GENERATION);
-        drop(limits);
-        assert_eq!(registry.get(limit(30_000).tag()), Some(limit(30_000)));
+        limits.young.len() + limits.old.len()
+    }
+
+    #[test]
+    fn limits_named_by_callers_cannot_grow_it_without_bound_even_if_nobody_sweeps() {
+        let registry = Registry::default();
+        note_all(&registry, 1..=400_000);
+        assert!(known(&registry) <= 2 * MOST_PER_ROUND);
+        assert_eq!(registry.get(limit(400_000).tag()), Some(limit(400_000)));
         assert_eq!(registry.get(limit(1).tag()), None);
     }
 
     #[test]
-    fn a_limit_in_use_is_noted_again_in_each_generation() {
-        let (registry, mut noted) = (Registry::default(), Noted::default());
-        for count in 2..=30_000 {
-            registry.note(&limit(1), &mut noted);
-            registry.note(&limit(count), &mut Noted::default());
+    fn a_round_keeps_what_is_in_use_or_was_noted_meanwhile_and_no_more() {
+        let registry = Registry::default();
+        let mut noted = Noted::default();
+        registry.note(&limit(9_000), &mut noted);
+        note_all(&registry, 1..=9_000);
+        let mut round = registry.begin_round().expect("there are many");
+        round.found(limit(1).tag());
+        assert_eq!(registry.get(limit(2).tag()), Some(limit(2)));
+        registry.note(&limit(9_000), &mut noted);
+        registry.end_round(&round);
+        for kept in [1, 9_000] {
+            assert_eq!(registry.get(limit(kept).tag()), Some(limit(kept)));
         }
-        assert_eq!(registry.get(limit(1).tag()), Some(limit(1)));
+        assert_eq!(known(&registry), 2);
+        assert!(registry.begin_round().is_none());
     }
 }

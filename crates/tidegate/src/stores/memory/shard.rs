@@ -204,6 +204,13 @@ impl Shard {
         self.tables.len()
     }
 
+    /// The tags of the live entries of one table.
+    pub(super) fn tags(&self, table: usize, now: Secs, found: impl FnMut(u32)) {
+        let entries = self.tables.get(table).into_iter().flat_map(Table::entries);
+        let live = entries.filter(|entry| entry.expires > now);
+        live.map(|entry| entry.tag).for_each(found);
+    }
+
     /// Drops what has expired from one table and gives back the blocks it no longer needs; how many
     /// entries left.
     pub(super) fn sweep(&mut self, table: usize, now: Secs, budget: &Budget) -> u32 {

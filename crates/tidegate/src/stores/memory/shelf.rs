@@ -1,59 +1,103 @@
 //! Things too large or too uneven for an entry, by number: logs, and holders of slots.
 //!
-//! Grows by 64 at a time. What is taken down leaves its place to the next; places are kept.
+//! Grows by 64 places at a time, and gives their memory back when none of the 64 is in use. Only the
+//! list of such chunks stays as long as it once was.
 
 const PER_CHUNK: usize = 64;
+const ALL_FREE: u64 = u64::MAX;
 
 pub(super) struct Shelf<T> {
-    chunks: Vec<Vec<T>>,
-    free: Vec<u32>,
+    chunks: Vec<Chunk<T>>,
+    /// Chunks with memory and at least one free place.
+    open: Vec<u32>,
+    /// Chunks without memory.
+    bare: Vec<u32>,
+}
+
+struct Chunk<T> {
+    places: Vec<T>,
+    /// One bit for each place that holds nothing.
+    free: u64,
 }
 
 impl<T> Default for Shelf<T> {
     fn default() -> Self {
         Shelf {
             chunks: Vec::new(),
-            free: Vec::new(),
+            open: Vec::new(),
+            bare: Vec::new(),
         }
     }
 }
 
 impl<T: Default> Shelf<T> {
+    /// What the places of a chunk take, with the allocator's header.
+    const PLACES: u64 = (PER_CHUNK * size_of::<T>() + 16) as u64;
+    /// What a chunk itself takes in lists that may be half empty.
+    const LISTED: u64 = 2 * (size_of::<Chunk<T>>() + 2 * size_of::<u32>()) as u64;
+
     /// A place for one, if `take` grants the bytes. It holds nothing yet.
     pub(super) fn place(&mut self, take: impl FnOnce(u64) -> bool) -> Option<u32> {
-        if let Some(number) = self.free.pop() {
-            return Some(number);
+        let number = match self.open.last() {
+            Some(open) => *open,
+            None => self.another(take)?,
+        };
+        let chunk = &mut self.chunks[number as usize];
+        let place = chunk.free.trailing_zeros();
+        chunk.free &= !(1 << place);
+        if chunk.free == 0 {
+            self.open.pop();
         }
-        if self
-            .chunks
-            .last()
-            .is_none_or(|last| last.len() == PER_CHUNK)
-        {
-            // Each place may later stand in the list of free ones, too.
-            let bytes = PER_CHUNK * (size_of::<T>() + 2 * size_of::<u32>()) + 32;
-            if !take(bytes as u64) {
-                return None;
-            }
-            self.chunks.push(Vec::with_capacity(PER_CHUNK));
+        Some(number * PER_CHUNK as u32 + place)
+    }
+
+    /// Opens a chunk that has no memory yet.
+    fn another(&mut self, take: impl FnOnce(u64) -> bool) -> Option<u32> {
+        let bytes = match self.bare.last() {
+            Some(_) => Self::PLACES,
+            None => Self::PLACES + Self::LISTED,
+        };
+        if !take(bytes) {
+            return None;
         }
-        let before = self.chunks.len() - 1;
-        let last = self.chunks.last_mut()?;
-        last.push(T::default());
-        Some((before * PER_CHUNK + last.len() - 1) as u32)
+        let number = self.bare.pop().unwrap_or_else(|| {
+            self.chunks.push(Chunk {
+                places: Vec::new(),
+                free: ALL_FREE,
+            });
+            self.chunks.len() as u32 - 1
+        });
+        let places = &mut self.chunks[number as usize].places;
+        places.reserve_exact(PER_CHUNK);
+        places.resize_with(PER_CHUNK, T::default);
+        self.open.push(number);
+        Some(number)
     }
 
     pub(super) fn get(&self, number: u32) -> &T {
-        &self.chunks[number as usize / PER_CHUNK][number as usize % PER_CHUNK]
+        &self.chunks[number as usize / PER_CHUNK].places[number as usize % PER_CHUNK]
     }
 
     pub(super) fn get_mut(&mut self, number: u32) -> &mut T {
-        &mut self.chunks[number as usize / PER_CHUNK][number as usize % PER_CHUNK]
+        &mut self.chunks[number as usize / PER_CHUNK].places[number as usize % PER_CHUNK]
     }
 
-    /// Takes it down.
-    pub(super) fn remove(&mut self, number: u32) -> T {
-        self.free.push(number);
-        std::mem::take(self.get_mut(number))
+    /// Takes it down; `give` is told of bytes that are free again.
+    pub(super) fn remove(&mut self, number: u32, give: impl FnOnce(u64)) -> T {
+        let taken = std::mem::take(self.get_mut(number));
+        let of = number / PER_CHUNK as u32;
+        let chunk = &mut self.chunks[of as usize];
+        if chunk.free == 0 {
+            self.open.push(of);
+        }
+        chunk.free |= 1 << (number as usize % PER_CHUNK);
+        if chunk.free == ALL_FREE {
+            chunk.places = Vec::new();
+            self.open.retain(|open| *open != of);
+            self.bare.push(of);
+            give(Self::PLACES);
+        }
+        taken
     }
 }
 
@@ -67,7 +111,7 @@ mod tests {
         let places: Vec<u32> = (0..200).map_while(|_| shelf.place(|_| true)).collect();
         *shelf.get_mut(places[130]) = "kept".into();
         assert_eq!(shelf.get(130), "kept");
-        assert_eq!(shelf.remove(130), "kept");
+        assert_eq!(shelf.remove(130, |_| panic!("others are there")), "kept");
         assert_eq!(shelf.place(|_| false), Some(130));
         assert_eq!(shelf.get(130), "");
     }
@@ -75,5 +119,36 @@ mod tests {
     #[test]
     fn without_memory_there_is_no_place() {
         assert_eq!(Shelf::<u64>::default().place(|_| false), None);
+    }
+
+    #[test]
+    fn what_is_not_in_use_takes_no_memory_and_no_place_has_two_holders() {
+        let mut shelf = Shelf::<u64>::default();
+        let mut counted = 0_u64;
+        let mut listed = None;
+        for round in 0..20_u64 {
+            let mut held: Vec<u32> = Vec::new();
+            for value in 0..1_000 {
+                let grant = |bytes| {
+                    counted += bytes;
+                    true
+                };
+                let place = shelf.place(grant).expect("a place");
+                *shelf.get_mut(place) = value;
+                held.push(place);
+            }
+            for (value, place) in held.iter().enumerate() {
+                assert_eq!(*shelf.get(*place), value as u64);
+            }
+            // In another order each time.
+            held.sort_by_key(|place| u64::from(*place).wrapping_mul(2 * round + 1) % 257);
+            for place in held {
+                shelf.remove(place, |bytes| counted -= bytes);
+            }
+            let lists = 16 * Shelf::<u64>::LISTED;
+            assert_eq!(counted, lists, "round {round}");
+            assert_eq!(*listed.get_or_insert(shelf.chunks.len()), 16);
+        }
+        assert_eq!((shelf.open.len(), shelf.bare.len()), (0, 16));
     }
 }

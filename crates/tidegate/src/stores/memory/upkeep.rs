@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::MemoryStore;
 use super::key::SHARDS;
+use super::registry::Round;
 use crate::clock::Clock;
 
 /// How a memory store stands.
@@ -28,6 +29,14 @@ pub struct Stats {
     pub clock_steps: u64,
 }
 
+/// Where the sweep goes on, and what it has seen of the limits in use if there is a round.
+#[derive(Default)]
+pub(super) struct Sweep {
+    shard: usize,
+    table: usize,
+    round: Option<Round>,
+}
+
 impl<C: Clock> MemoryStore<C> {
     /// Visits the next `tables` tables and frees what has expired there; how many entries. To be
     /// called from time to time: a store of ten million counters has about 4,000 tables.
@@ -36,17 +45,27 @@ impl<C: Clock> MemoryStore<C> {
         let mut swept = 0;
         let mut next = self.sweep.lock();
         for _ in 0..tables {
-            let (shard, table) = *next;
-            let mut held = self.shards[shard].lock();
-            swept += u64::from(held.sweep(table, now, &self.budget));
-            *next = if table + 1 < held.tables() {
-                (shard, table + 1)
+            let at = &mut *next;
+            if (at.shard, at.table) == (0, 0) {
+                at.round = self.registry.begin_round();
+            }
+            let mut held = self.shards[at.shard].lock();
+            swept += u64::from(held.sweep(at.table, now, &self.budget));
+            if let Some(round) = &mut at.round {
+                held.tags(at.table, now, |tag| round.found(tag));
+            }
+            (at.shard, at.table) = if at.table + 1 < held.tables() {
+                (at.shard, at.table + 1)
             } else {
-                ((shard + 1) % SHARDS, 0)
+                ((at.shard + 1) % SHARDS, 0)
             };
             drop(held);
-            if *next == (0, 0) {
+            if (at.shard, at.table) == (0, 0) {
                 swept += self.overflow.sweep(now);
+                if let Some(mut round) = at.round.take() {
+                    self.overflow.tags(now, |tag| round.found(tag));
+                    self.registry.end_round(&round);
+                }
                 break;
             }
         }

@@ -110,7 +110,8 @@ impl<C> MemoryStore<C> {
         let limit = charge.limit.as_ref();
         // Under another limit (the client changed tier) nothing is given back: what was a unit then
         // cannot be said now, and reading it under the smaller of two limits would forget the rest.
-        if was.expires <= at.secs || was.tag != limit.tag() {
+        let same = was.tag == limit.tag() && was.kind == Kind::of(limit);
+        if was.expires <= at.secs || !same {
             return;
         }
         let mut state = self.read(shard, &was, charge, at);
