@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use http_body_util::Full;
@@ -16,7 +16,7 @@ use tidegate::{RefundError, View};
 use tidegate_core::engine::{Decision, Edge, Request};
 use tidegate_core::store::{Refunded, Store, StoreError};
 
-use super::error::{Refusal, json_answer, sign};
+use super::error::{Refusal, json_answer};
 use super::explain;
 use super::wire::{self, Ask, Asked, BadInput};
 use crate::address::Place;
@@ -171,22 +171,14 @@ fn one(
             _ => None,
         });
     }
-    Ok(decided(answer(&decision, &context), id))
+    Ok(decided(answer(&decision, &context)))
 }
 
 /// A decision on the wire.
-pub(crate) fn decided(
-    Decided {
-        status,
-        headers,
-        body,
-    }: Decided,
-    id: &Id,
-) -> Answer {
-    let mut answer = Response::new(Full::new(body));
-    *answer.status_mut() = status;
-    *answer.headers_mut() = headers;
-    sign(&mut answer, id);
+pub(crate) fn decided(decided: Decided) -> Answer {
+    let mut answer = Response::new(Full::new(decided.body));
+    *answer.status_mut() = decided.status;
+    *answer.headers_mut() = decided.headers;
     answer
 }
 
@@ -195,8 +187,8 @@ pub(crate) fn decided(
 fn many(service: &Service, id: &Id, verb: Verb, asks: Vec<Ask<'_>>, body: &[u8]) -> Answer {
     const PIECE: usize = 16;
     let view = service.limiter.view();
-    let mut out = BytesMut::with_capacity(asks.len() * 320 + 2);
-    out.put_u8(b'[');
+    let mut out = Vec::with_capacity(asks.len() * 320 + 2);
+    out.push(b'[');
     // Asked for by the log alone, and then read once for the whole list.
     let again = OnceCell::new();
     let (mut asks, mut at, mut took) = (asks.into_iter(), 0, Duration::ZERO);
@@ -215,7 +207,7 @@ fn many(service: &Service, id: &Id, verb: Verb, asks: Vec<Ask<'_>>, body: &[u8])
         took += begun.elapsed();
         for (decision, wish) in decisions.into_iter().zip(wishes) {
             if at > 0 {
-                out.put_u8(b',');
+                out.push(b',');
             }
             let asked = || match again.get_or_init(|| wire::asked(body)) {
                 Ok(Asked::Many(asks)) => asks.get(at).map(|ask| ask.request.clone()),
@@ -225,9 +217,9 @@ fn many(service: &Service, id: &Id, verb: Verb, asks: Vec<Ask<'_>>, body: &[u8])
             at += 1;
         }
     }
-    out.put_u8(b']');
+    out.push(b']');
     service.metrics.took(Edge::Http, took);
-    json_answer(StatusCode::OK, out.freeze(), id)
+    json_answer(StatusCode::OK, out.into(), id)
 }
 
 /// What is wanted of one item of a list.
@@ -242,11 +234,11 @@ fn write_item<'a>(
     decision: Result<Decision, StoreError>,
     wish: Wish,
     asked: impl FnOnce() -> Option<Request<'a>>,
-    out: &mut BytesMut,
+    out: &mut Vec<u8>,
 ) {
     let id = service.ids.next();
     let Ok(decision) = decision else {
-        out.put_slice(br#"{"status":503,"error":"store_unavailable"}"#);
+        out.extend_from_slice(br#"{"status":503,"error":"store_unavailable"}"#);
         return;
     };
     let receipt = service.receipt(wish.receipt && !wish.peek, &decision);
