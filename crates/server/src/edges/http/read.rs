@@ -10,7 +10,8 @@ use tidegate_core::engine::{ApiKey, Edge, Request};
 use tidegate_core::units::Cost;
 
 use super::wire::{
-    Ask, Asked, BadInput, LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES, MOST_COSTS, MOST_ITEMS,
+    Ask, Asked, Asks, BadInput, LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES, MOST_COSTS,
+    MOST_ITEMS, Wish,
 };
 
 /// What a fault repeats of the input at most, in characters.
@@ -21,34 +22,35 @@ const LONGEST_REASON: usize = 300;
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     item: Cell<Option<usize>>,
-    field: RefCell<Cow<'static, str>>,
+    field: Cell<&'static str>,
+    /// The caller's own name for the place inside the field, noted once there is a fault.
     name: RefCell<Option<String>>,
 }
 
 impl Trace {
-    fn at(&self, field: impl Into<Cow<'static, str>>) {
-        *self.field.borrow_mut() = field.into();
+    fn at(&self, field: &'static str) {
+        self.field.set(field);
     }
 
     fn inside(&self, name: &str) {
         *self.name.borrow_mut() = Some(cut(name, LONGEST_ECHO));
     }
 
+    fn at_unknown(&self, field: &str) {
+        self.at("");
+        if !field.is_empty() {
+            self.inside(field);
+        }
+    }
+
     /// The fault at the place the reader has come to.
     pub(super) fn fault(&self, error: &serde_json::Error) -> BadInput {
-        let mut field = match self.item.get() {
-            Some(item) => format!("[{item}]"),
-            None => String::new(),
-        };
-        let (outer, name) = (self.field.borrow(), self.name.borrow());
-        for part in [Some(&**outer), name.as_deref()].into_iter().flatten() {
-            if !field.is_empty() && !part.is_empty() || name.is_some() && field == *outer {
-                field.push('.');
-            }
-            field.push_str(part);
-        }
+        let item = self.item.get().map(|item| format!("[{item}]"));
+        let field = Some(self.field.get().to_owned()).filter(|field| !field.is_empty());
+        let parts = [item, field, self.name.borrow().clone()];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
         BadInput {
-            field,
+            field: parts.join("."),
             reason: cut(&error.to_string(), LONGEST_REASON),
         }
     }
@@ -80,54 +82,69 @@ impl<'de> Visitor<'de> for OneOrMany<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        Ok(Asked::One(Box::new(AskSeed(self.0).visit_map(map)?)))
+        let mut request = BLANK;
+        let wish = AskSeed(self.0, &mut request).visit_map(map)?;
+        Ok(Asked::One(Box::new(Ask { request, wish })))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut asks = Vec::with_capacity(self.1);
+        let OneOrMany(trace, about) = self;
+        let mut asks = Asks {
+            requests: Vec::with_capacity(about),
+            wishes: Vec::with_capacity(about),
+        };
         loop {
-            self.0.item.set(Some(asks.len()));
-            self.0.at("");
-            let Some(ask) = list.next_element_seed(AskSeed(self.0))? else {
+            trace.item.set(Some(asks.wishes.len()));
+            trace.at("");
+            // Read where it is to stay.
+            let request = asks.requests.push_mut(BLANK);
+            let Some(wish) = list.next_element_seed(AskSeed(trace, request))? else {
+                asks.requests.pop();
                 break;
             };
-            if asks.len() == MOST_ITEMS {
-                self.0.at("");
+            if asks.wishes.len() == MOST_ITEMS {
+                trace.at("");
                 return Err(A::Error::custom(format_args!(
                     "a list has at most {MOST_ITEMS} requests"
                 )));
             }
-            asks.push(ask);
+            asks.wishes.push(wish);
         }
-        self.0.item.set(None);
+        trace.item.set(None);
         Ok(Asked::Many(asks))
     }
 }
 
-/// One request.
-struct AskSeed<'t>(&'t Trace);
+const BLANK: Request<'_> = Request {
+    edge: Edge::Http,
+    ip: None,
+    api_key: None,
+    attributes: Vec::new(),
+    cost: None,
+    costs: Vec::new(),
+    patience: None,
+};
 
-impl<'de> DeserializeSeed<'de> for AskSeed<'_> {
-    type Value = Ask<'de>;
+/// An object into a request.
+struct AskSeed<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
 
-    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
+impl<'de> DeserializeSeed<'de> for AskSeed<'_, '_, 'de> {
+    type Value = Wish;
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Wish, D::Error> {
         source.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for AskSeed<'_> {
-    type Value = Ask<'de>;
+impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
+    type Value = Wish;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a request: an object with attributes, cost, costs, receipt")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let trace = self.0;
-        let mut request = Request {
-            edge: Edge::Http,
-            ..Request::default()
-        };
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Wish, A::Error> {
+        let AskSeed(trace, request) = self;
         let (mut cost, mut receipt, mut seen) = (None, false, 0_u8);
         while let Some(Text(field)) = map.next_key()? {
             let (bit, name) = match &*field {
@@ -136,7 +153,7 @@ impl<'de> Visitor<'de> for AskSeed<'_> {
                 "costs" => (4, "costs"),
                 "receipt" => (8, "receipt"),
                 other => {
-                    trace.at(cut(other, LONGEST_ECHO));
+                    trace.at_unknown(other);
                     let known = "unknown field, write attributes, cost, costs or receipt";
                     return Err(A::Error::custom(known));
                 }
@@ -147,9 +164,9 @@ impl<'de> Visitor<'de> for AskSeed<'_> {
             }
             seen |= bit;
             match bit {
-                1 => map.next_value_seed(Attributes(trace, &mut request))?,
+                1 => map.next_value_seed(Attributes(trace, request))?,
                 2 => cost = Some(map.next_value_seed(Whole)?),
-                4 => map.next_value_seed(Costs(trace, &mut request))?,
+                4 => map.next_value_seed(Costs(trace, request))?,
                 _ => receipt = map.next_value()?,
             }
             trace.at("");
@@ -161,8 +178,7 @@ impl<'de> Visitor<'de> for AskSeed<'_> {
             ));
         }
         request.cost = cost.and_then(Cost::new);
-        Ok(Ask {
-            request,
+        Ok(Wish {
             peek: cost == Some(0),
             receipt,
         })
@@ -209,24 +225,18 @@ impl<'de> Visitor<'de> for Attributes<'_, '_, 'de> {
                     "a value has at most {LONGEST_VALUE} bytes"
                 )));
             }
-            let twice = match &*name {
-                "ip" => {
-                    let address = ip::parse(&value).map_err(|reason| fault(&reason))?;
-                    request.ip.replace(address).is_some()
+            match &*name {
+                "ip" if request.ip.is_none() => {
+                    request.ip = Some(ip::parse(&value).map_err(|reason| fault(&reason))?);
                 }
-                "api_key" => {
-                    let twice = std::mem::replace(&mut has_key, true);
+                "api_key" if !has_key => {
+                    has_key = true;
                     // An empty key is what a missing header looks like after a template.
                     request.api_key = (!value.is_empty()).then(|| digested(&value));
-                    twice
                 }
-                _ => request.text(&name).is_some(),
-            };
-            if twice {
-                return Err(fault(&"given twice"));
-            }
-            if !matches!(&*name, "ip" | "api_key") {
-                request.attributes.push((name, value));
+                "ip" | "api_key" => return Err(fault(&"given twice")),
+                text if request.text(text).is_some() => return Err(fault(&"given twice")),
+                _ => request.attributes.push((name, value)),
             }
         }
         Ok(())
@@ -370,8 +380,9 @@ impl<'de> Visitor<'de> for ReceiptSeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut receipt = None;
         while let Some(Text(field)) = map.next_key()? {
-            self.0.at(cut(&field, LONGEST_ECHO));
+            self.0.at("receipt");
             if field != "receipt" {
+                self.0.at_unknown(&field);
                 return Err(A::Error::custom("unknown field, write receipt"));
             }
             let Text(value) = map.next_value()?;

@@ -27,10 +27,26 @@ pub(crate) const MOST_ITEMS: usize = 1000;
 pub(crate) struct Ask<'a> {
     /// The request.
     pub(crate) request: Request<'a>,
+    /// What is wanted of it.
+    pub(crate) wish: Wish,
+}
+
+/// What is wanted of one request besides its decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wish {
     /// Whether it only asks: a cost of 0.
     pub(crate) peek: bool,
     /// Whether a receipt is wanted.
     pub(crate) receipt: bool,
+}
+
+/// Requests in order, and as many wishes.
+#[derive(Clone, Debug)]
+pub(crate) struct Asks<'a> {
+    /// The requests.
+    pub(crate) requests: Vec<Request<'a>>,
+    /// What is wanted of each.
+    pub(crate) wishes: Vec<Wish>,
 }
 
 /// What a body holds.
@@ -39,7 +55,7 @@ pub(crate) enum Asked<'a> {
     /// An object.
     One(Box<Ask<'a>>),
     /// An array of objects.
-    Many(Vec<Ask<'a>>),
+    Many(Asks<'a>),
 }
 
 /// A body that is not understood.
@@ -54,22 +70,39 @@ pub(crate) struct BadInput {
 
 /// Reads a body that holds one request or a list of them.
 pub(crate) fn asked(body: &[u8]) -> Result<Asked<'_>, BadInput> {
-    let trace = Trace::default();
-    let mut source = serde_json::Deserializer::from_slice(body);
     // A short request has about this many bytes.
     let most = (body.len() / 64).min(MOST_ITEMS);
-    let read = OneOrMany(&trace, most).deserialize(&mut source);
-    read.and_then(|asked| source.end().map(|()| asked))
-        .map_err(|error| trace.fault(&error))
+    let trace = Trace::default();
+    read(body, &trace, OneOrMany(&trace, most))
 }
 
 /// Reads a body that holds `{"receipt": "..."}`.
 pub(crate) fn receipt(body: &[u8]) -> Result<Cow<'_, str>, BadInput> {
     let trace = Trace::default();
-    let mut source = serde_json::Deserializer::from_slice(body);
-    let read = ReceiptSeed(&trace).deserialize(&mut source);
-    read.and_then(|text| source.end().map(|()| text))
-        .map_err(|error| trace.fault(&error))
+    read(body, &trace, ReceiptSeed(&trace))
+}
+
+/// Text that is checked as a whole need not be checked string by string. Bytes that are no text are
+/// read up to where they are not, so that the fault names the place.
+fn read<'b, S: DeserializeSeed<'b>>(
+    body: &'b [u8],
+    trace: &Trace,
+    seed: S,
+) -> Result<S::Value, BadInput> {
+    let read = match std::str::from_utf8(body) {
+        Ok(text) => whole(seed, serde_json::Deserializer::from_str(text)),
+        Err(_) => whole(seed, serde_json::Deserializer::from_slice(body)),
+    };
+    read.map_err(|error| trace.fault(&error))
+}
+
+fn whole<'b, S: DeserializeSeed<'b>, R: serde_json::de::Read<'b>>(
+    seed: S,
+    mut source: serde_json::Deserializer<R>,
+) -> serde_json::Result<S::Value> {
+    let value = seed.deserialize(&mut source)?;
+    source.end()?;
+    Ok(value)
 }
 
 #[cfg(test)]
@@ -105,15 +138,15 @@ mod tests {
             1,
             "a unit that costs nothing is not charged"
         );
-        assert!(ask.receipt && !ask.peek);
+        assert!(ask.wish.receipt && !ask.wish.peek);
         let digest = request.api_key.unwrap().digest;
         assert_eq!(digest[..3], [0x6a, 0xb9, 0xf1], "sha256 of k1");
     }
 
     #[test]
     fn a_cost_of_zero_asks_without_charging() {
-        assert!(one(r#"{"cost": 0}"#).peek);
-        assert!(!one("{}").peek);
+        assert!(one(r#"{"cost": 0}"#).wish.peek);
+        assert!(!one("{}").wish.peek);
     }
 
     #[test]
