@@ -16,6 +16,7 @@ use tidegate_core::units::Nanos;
 
 pub use headers::ID;
 use headers::Lines;
+pub use text::json_plain;
 
 /// How `X-RateLimit-Reset` tells time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -25,23 +25,68 @@ pub(super) fn sf_integer(out: &mut Vec<u8>, value: u64) {
 
 /// The inside of a structured-field string: printable ASCII. What is not becomes `?`.
 pub(super) fn sf_text(out: &mut Vec<u8>, text: &str) {
-    escaped(out, text, &SF_SPECIAL, |out, byte| match byte {
-        b'"' | b'\\' => out.extend([b'\\', byte]),
-        _ => out.push(b'?'),
-    });
+    let plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    if text.as_bytes().iter().all(plain) {
+        return put(out, text);
+    }
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend([b'\\', byte]),
+            b' '..=b'~' => out.push(byte),
+            _ => out.push(b'?'),
+        }
+    }
 }
 
 /// The inside of a JSON string.
 pub(super) fn json_text(out: &mut Vec<u8>, text: &str) {
-    escaped(out, text, &JSON_SPECIAL, |out, byte| match byte {
-        b'"' | b'\\' => out.extend([b'\\', byte]),
-        control => {
-            const DIGITS: &[u8; 16] = b"0123456789abcdef";
-            put(out, "\\u00");
-            out.push(DIGITS[usize::from(control >> 4)]);
-            out.push(DIGITS[usize::from(control & 15)]);
+    let mut rest = text.as_bytes();
+    loop {
+        let (plain, from_special) = rest.split_at(json_plain(rest));
+        out.extend_from_slice(plain);
+        let Some((special, left)) = from_special.split_first() else {
+            break;
+        };
+        match special {
+            b'"' | b'\\' => out.extend([b'\\', *special]),
+            control => {
+                const DIGITS: &[u8; 16] = b"0123456789abcdef";
+                put(out, "\\u00");
+                out.push(DIGITS[usize::from(control >> 4)]);
+                out.push(DIGITS[usize::from(control & 15)]);
+            }
         }
-    });
+        rest = left;
+    }
+}
+
+/// How many bytes from the start can stand in a JSON string as they are: all up to the first quote,
+/// backslash or control character. Eight are looked at in one go.
+#[inline]
+pub fn json_plain(bytes: &[u8]) -> usize {
+    let (words, rest) = bytes.as_chunks();
+    for (i, word) in words.iter().enumerate() {
+        let special = json_special(*word);
+        if special != 0 {
+            return i * 8 + special.trailing_zeros() as usize / 8;
+        }
+    }
+    let mut last = [b' '; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let plain = json_special(last).trailing_zeros() as usize / 8;
+    bytes.len() - rest.len() + plain.min(rest.len())
+}
+
+/// The high bit of the first byte that cannot stand in a JSON string. Bits of later bytes mean
+/// nothing: the subtraction may have borrowed from them.
+#[inline(always)]
+fn json_special(bytes: [u8; 8]) -> u64 {
+    const EACH: u64 = u64::MAX / 255;
+    let below = |word: u64, bound: u64| word.wrapping_sub(EACH * bound) & !word & (EACH << 7);
+    let word = u64::from_le_bytes(bytes);
+    let quote = below(word ^ (EACH * u64::from(b'"')), 1);
+    let backslash = below(word ^ (EACH * u64::from(b'\\')), 1);
+    below(word, 0x20) | quote | backslash
 }
 
 /// A JSON string.
@@ -49,35 +94,6 @@ pub(super) fn json_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     json_text(out, text);
     out.push(b'"');
-}
-
-/// For each byte whether it cannot stand as it is.
-type Special = [bool; 256];
-
-static JSON_SPECIAL: Special = special(0x20, 0xff);
-static SF_SPECIAL: Special = special(b' ', b'~');
-
-/// Quotes, backslashes, and what is not `first..=last`.
-const fn special(first: u8, last: u8) -> Special {
-    let (mut special, mut byte) = ([false; 256], 0);
-    while byte < 256 {
-        let outside = byte < first as usize || byte > last as usize;
-        special[byte] = outside || byte == b'"' as usize || byte == b'\\' as usize;
-        byte += 1;
-    }
-    special
-}
-
-/// Runs of plain bytes are copied whole, special ones go through `escape`.
-#[inline(always)]
-fn escaped(out: &mut Vec<u8>, text: &str, special: &Special, escape: impl Fn(&mut Vec<u8>, u8)) {
-    let mut rest = text.as_bytes();
-    while let Some(at) = rest.iter().position(|byte| special[usize::from(*byte)]) {
-        out.extend_from_slice(&rest[..at]);
-        escape(out, rest[at]);
-        rest = &rest[at + 1..];
-    }
-    out.extend_from_slice(rest);
 }
 
 /// A span as a rules file writes it: the largest unit that divides it.
@@ -124,6 +140,23 @@ mod tests {
             let ours = written(|out| json_string(out, text));
             let back: String = serde_json::from_str(&ours).unwrap();
             assert_eq!(back, text);
+        }
+    }
+
+    #[test]
+    fn plain_text_ends_at_the_first_special_byte() {
+        for length in 0..40 {
+            for special in (0..0x20).chain([b'"', b'\\', 0x7f, 0x80, 0xff]) {
+                let mut text = vec![0xa2; length]; // a quote, but for its high bit
+                text.push(special);
+                text.extend(b"!\"#[]\\ ");
+                let want = match special {
+                    0x7f.. => length + 2,
+                    _ => length,
+                };
+                assert_eq!(json_plain(&text), want, "{length} {special}");
+                assert_eq!(json_plain(&text[..length]), length);
+            }
         }
     }
 

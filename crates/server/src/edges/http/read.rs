@@ -5,14 +5,11 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use tidegate::identity::{Digest, ip};
-use tidegate_core::engine::{ApiKey, Edge, Request};
+use tidegate_core::engine::Request;
 use tidegate_core::units::Cost;
 
-use super::wire::{
-    Ask, Asked, Asks, BadInput, LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES, MOST_COSTS,
-    MOST_ITEMS, Wish,
-};
+use super::attributes::{Attributes, check_name};
+use super::wire::{Ask, Asked, Asks, BLANK, BadInput, MOST_COSTS, MOST_ITEMS, Wish};
 
 /// What a fault repeats of the input at most, in characters.
 const LONGEST_ECHO: usize = 64;
@@ -115,16 +112,6 @@ impl<'de> Visitor<'de> for OneOrMany<'_> {
     }
 }
 
-const BLANK: Request<'_> = Request {
-    edge: Edge::Http,
-    ip: None,
-    api_key: None,
-    attributes: Vec::new(),
-    cost: None,
-    costs: Vec::new(),
-    patience: None,
-};
-
 /// An object into a request.
 struct AskSeed<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
 
@@ -164,7 +151,7 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
             }
             seen |= bit;
             match bit {
-                1 => map.next_value_seed(Attributes(trace, request))?,
+                1 => map.next_value_seed(AttributesSeed(trace, request))?,
                 2 => cost = Some(map.next_value_seed(Whole)?),
                 4 => map.next_value_seed(Costs(trace, request))?,
                 _ => receipt = map.next_value()?,
@@ -186,9 +173,9 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
 }
 
 /// `{"ip": "...", ...}` into a request.
-struct Attributes<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
+struct AttributesSeed<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
 
-impl<'de> DeserializeSeed<'de> for Attributes<'_, '_, 'de> {
+impl<'de> DeserializeSeed<'de> for AttributesSeed<'_, '_, 'de> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
@@ -196,7 +183,7 @@ impl<'de> DeserializeSeed<'de> for Attributes<'_, '_, 'de> {
     }
 }
 
-impl<'de> Visitor<'de> for Attributes<'_, '_, 'de> {
+impl<'de> Visitor<'de> for AttributesSeed<'_, '_, 'de> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -204,51 +191,24 @@ impl<'de> Visitor<'de> for Attributes<'_, '_, 'de> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Attributes(trace, request) = self;
-        let (mut count, mut has_key) = (0, false);
+        let AttributesSeed(trace, request) = self;
+        let mut attributes = Attributes::of(request);
         while let Some(Text(name)) = map.next_key()? {
-            count += 1;
-            if count > MOST_ATTRIBUTES {
-                return Err(A::Error::custom(format_args!(
-                    "more than {MOST_ATTRIBUTES} attributes"
-                )));
-            }
+            attributes.one_more().map_err(A::Error::custom)?;
             let named = |error: A::Error| {
                 trace.inside(&name);
                 error
             };
-            let fault = |reason: &dyn fmt::Display| named(A::Error::custom(reason));
-            check_name(&name).map_err(|reason| fault(&reason))?;
+            let unfit = |reason: String| named(A::Error::custom(reason));
+            check_name(&name).map_err(unfit)?;
             let Text(value) = map.next_value().map_err(named)?;
-            if value.len() > LONGEST_VALUE {
-                return Err(fault(&format_args!(
-                    "a value has at most {LONGEST_VALUE} bytes"
-                )));
-            }
-            match &*name {
-                "ip" if request.ip.is_none() => {
-                    request.ip = Some(ip::parse(&value).map_err(|reason| fault(&reason))?);
-                }
-                "api_key" if !has_key => {
-                    has_key = true;
-                    // An empty key is what a missing header looks like after a template.
-                    request.api_key = (!value.is_empty()).then(|| digested(&value));
-                }
-                "ip" | "api_key" => return Err(fault(&"given twice")),
-                text if request.text(text).is_some() => return Err(fault(&"given twice")),
-                _ => request.attributes.push((name, value)),
-            }
+            let echo = name.clone();
+            attributes.add(name, value).map_err(|reason| {
+                trace.inside(&echo);
+                A::Error::custom(reason)
+            })?;
         }
         Ok(())
-    }
-}
-
-/// A key as a request carries it. The key itself goes no further.
-pub(crate) fn digested<'a>(key: &str) -> ApiKey<'a> {
-    ApiKey {
-        digest: *Digest::of(key).as_bytes(),
-        tier: None,
-        name: None,
     }
 }
 
@@ -294,13 +254,6 @@ impl<'de> Visitor<'de> for Costs<'_, '_, 'de> {
             }
         }
         Ok(())
-    }
-}
-
-fn check_name(name: &str) -> Result<(), String> {
-    match name.len() {
-        1..=LONGEST_NAME => Ok(()),
-        _ => Err(format!("a name has 1 to {LONGEST_NAME} bytes")),
     }
 }
 
