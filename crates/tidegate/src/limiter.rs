@@ -171,16 +171,18 @@ impl<S: Store> View<'_, S> {
         // What a list decides has an empty set: charging it touches nothing.
         let sets: Vec<&ChargeSet<'_>> = plans.iter().map(|plan| &plan.set).collect();
         let outcomes = self.limiter.store.charge_each(&sets).await;
-        let planned = requests.iter().zip(&plans).zip(outcomes);
-        let decided = planned.map(|((request, plan), outcome)| {
-            let decision = match plan.listed {
-                Some(listed) => self.settled_by_list(listed, plan.client),
-                None => self.settled(plan, &outcome?, Spent::IfAdmitted),
-            };
-            self.tell(request, &decision);
-            Ok(decision)
-        });
-        decided.collect()
+        let mut decided = Vec::with_capacity(plans.len());
+        for ((request, plan), outcome) in requests.iter().zip(&plans).zip(outcomes) {
+            let decision = decided.push_mut(match (plan.listed, outcome) {
+                (Some(listed), _) => Ok(self.settled_by_list(listed, plan.client)),
+                (None, Ok(outcome)) => Ok(self.settled(plan, &outcome, Spent::IfAdmitted)),
+                (None, Err(error)) => Err(error),
+            });
+            if let Ok(decision) = decision {
+                self.tell(request, decision);
+            }
+        }
+        decided
     }
 
     /// What `check` would say, without charging. Observers are not told.

@@ -149,6 +149,15 @@ impl Decision {
             .map(|report| self.view(report))
     }
 
+    /// The limits that only watch.
+    pub fn shadows(&self) -> impl Iterator<Item = LimitView<'_>> {
+        let shadows = self
+            .reports
+            .iter()
+            .filter(|report| report.role == Role::Shadow);
+        shadows.map(|report| self.view(report))
+    }
+
     fn view(&self, report: &Report) -> LimitView<'_> {
         let position = report.origin.rule as usize;
         let rule = &self.rules.rules()[position];

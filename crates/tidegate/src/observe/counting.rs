@@ -9,7 +9,6 @@ use std::sync::Arc;
 use tidegate_core::engine::{Decision, Edge, Fate, LimitView};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::rules::RuleSet;
-use tidegate_core::store::Role;
 
 use super::metrics::Metrics;
 use super::series::{Outcome, RuleSeries};
@@ -61,8 +60,8 @@ impl Metrics {
         self.with_binding(decision, |series| {
             series.decisions(edge, outcome, source).inc()
         });
-        for limit in decision.limits() {
-            if limit.role == Role::Shadow && !limit.reading.verdict.allows() {
+        for limit in decision.shadows() {
+            if !limit.reading.verdict.allows() {
                 self.with_rule(decision, Some(&limit), |series| {
                     series.decisions(edge, Outcome::ShadowDeny, source).inc();
                 });
