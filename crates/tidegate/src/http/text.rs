@@ -71,10 +71,17 @@ pub fn json_plain(bytes: &[u8]) -> usize {
             return i * 8 + special.trailing_zeros() as usize / 8;
         }
     }
-    let mut last = [b' '; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let plain = json_special(last).trailing_zeros() as usize / 8;
-    bytes.len() - rest.len() + plain.min(rest.len())
+    bytes.len() - rest.len() + json_plain_rest(rest)
+}
+
+/// The same for fewer than eight. Apart, so that a reader, which seldom comes to the end of its
+/// bytes, is not burdened with it.
+#[inline(never)]
+fn json_plain_rest(rest: &[u8]) -> usize {
+    let mut word = [b' '; 8];
+    word[..rest.len()].copy_from_slice(rest);
+    let plain = json_special(word).trailing_zeros() as usize / 8;
+    plain.min(rest.len())
 }
 
 /// The high bit of the first byte that cannot stand in a JSON string. Bits of later bytes mean
