@@ -13,6 +13,7 @@ use tidegate::stores::memory::MemoryStore;
 use tidegate_core::algorithms::Retry;
 use tidegate_core::engine::{Decision, Edge, Fate, Request};
 use tidegate_core::store::StoreError;
+use tidegate_core::units::Nanos;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -97,9 +98,12 @@ impl Service {
         if decision.allowed() {
             return;
         }
-        let second = self.second();
-        let asked = |series: &RuleSeries| (series.lines.denial(second), series.name().to_owned());
-        let (Line::Write { missed }, rule) = self.metrics.with_binding(decision, asked) else {
+        let second = second(decision.at());
+        let room = |series: &RuleSeries| match series.lines.denial(second) {
+            Line::Write { missed } => Some((missed, series.name().to_owned())),
+            Line::Skip => None,
+        };
+        let Some((missed, rule)) = self.metrics.with_binding(decision, room) else {
             self.metrics.lines_skipped.inc();
             return;
         };
@@ -123,12 +127,13 @@ impl Service {
 
     /// Tells the counts of rules that have gone quiet. To be called every second.
     pub(crate) fn settle_lines(&self) {
-        self.metrics.settle_lines(self.second(), told_as_count);
+        let now = second(self.clock.now());
+        self.metrics.settle_lines(now, told_as_count);
     }
+}
 
-    fn second(&self) -> u32 {
-        u32::try_from(self.clock.now().get() / 1_000_000_000).unwrap_or(u32::MAX)
-    }
+fn second(at: Nanos) -> u32 {
+    u32::try_from(at.get() / 1_000_000_000).unwrap_or(u32::MAX)
 }
 
 /// The output of a future that never waits, as those of the memory store do not. Called outside of

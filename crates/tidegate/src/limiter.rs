@@ -144,7 +144,8 @@ impl<S: Store> View<'_, S> {
     /// # Errors
     /// When the store gave no answer.
     pub async fn check(&self, request: Request<'_>) -> Result<Decision, StoreError> {
-        let request = self.identified(request);
+        let mut request = request;
+        self.identify(&mut request);
         let plan = self.plan(&request);
         let decision = match plan.listed {
             Some(listed) => self.settled_by_list(listed, plan.client),
@@ -153,28 +154,35 @@ impl<S: Store> View<'_, S> {
                 self.settled(&plan, &outcome, Spent::IfAdmitted)
             }
         };
-        Ok(self.told(&request, decision))
+        self.tell(&request, &decision);
+        Ok(decision)
     }
 
-    /// Decides several requests, each on its own, in order.
-    pub async fn check_each(
-        &self,
-        requests: Vec<Request<'_>>,
+    /// Decides several requests, each on its own, in order. Their addresses and keys are then as
+    /// these rules see them.
+    pub async fn check_each<'r>(
+        &'r self,
+        requests: &mut [Request<'r>],
     ) -> Vec<Result<Decision, StoreError>> {
-        let requests: Vec<_> = requests.into_iter().map(|r| self.identified(r)).collect();
+        for request in &mut *requests {
+            self.identify(request);
+        }
         let plans: Vec<_> = requests.iter().map(|r| self.plan(r)).collect();
         // What a list decides has an empty set: charging it touches nothing.
         let sets: Vec<&ChargeSet<'_>> = plans.iter().map(|plan| &plan.set).collect();
         let outcomes = self.limiter.store.charge_each(&sets).await;
-        let planned = requests.iter().zip(&plans).zip(outcomes);
-        let decided = planned.map(|((request, plan), outcome)| {
-            let decision = match plan.listed {
-                Some(listed) => self.settled_by_list(listed, plan.client),
-                None => self.settled(plan, &outcome?, Spent::IfAdmitted),
-            };
-            Ok(self.told(request, decision))
-        });
-        decided.collect()
+        let mut decided = Vec::with_capacity(plans.len());
+        for ((request, plan), outcome) in requests.iter().zip(&plans).zip(outcomes) {
+            let decision = decided.push_mut(match (plan.listed, outcome) {
+                (Some(listed), _) => Ok(self.settled_by_list(listed, plan.client)),
+                (None, Ok(outcome)) => Ok(self.settled(plan, &outcome, Spent::IfAdmitted)),
+                (None, Err(error)) => Err(error),
+            });
+            if let Ok(decision) = decision {
+                self.tell(request, decision);
+            }
+        }
+        decided
     }
 
     /// What `check` would say, without charging. Observers are not told.
@@ -182,7 +190,8 @@ impl<S: Store> View<'_, S> {
     /// # Errors
     /// When the store gave no answer.
     pub async fn peek(&self, request: Request<'_>) -> Result<Decision, StoreError> {
-        let request = self.identified(request);
+        let mut request = request;
+        self.identify(&mut request);
         let plan = self.plan(&request);
         Ok(match plan.listed {
             Some(listed) => self.settled_by_list(listed, plan.client),
@@ -198,7 +207,8 @@ impl<S: Store> View<'_, S> {
     /// # Errors
     /// When the store gave no answer.
     pub async fn inspect(&self, request: Request<'_>) -> Result<Vec<Standing>, StoreError> {
-        let mut request = self.identified(request);
+        let mut request = request;
+        self.identify(&mut request);
         let Plan { set, origins, .. } = self.every_limit(&mut request);
         let found = self.limiter.store.inspect(&set).await?;
         let charges = set.charges.iter().zip(origins);
@@ -221,7 +231,8 @@ impl<S: Store> View<'_, S> {
     /// # Errors
     /// When the store gave no answer.
     pub async fn reset(&self, request: Request<'_>) -> Result<u64, StoreError> {
-        let mut request = self.identified(request);
+        let mut request = request;
+        self.identify(&mut request);
         let set = self.every_limit(&mut request).set;
         self.limiter.store.reset(&set).await
     }
@@ -235,7 +246,9 @@ impl<S> View<'_, S> {
 
     /// Which list or which rules decide about a request, and why the others do not. Charges nothing.
     pub fn explain(&self, request: Request<'_>) -> Explanation {
-        let (request, now) = (self.identified(request), self.limiter.clock.now());
+        let mut request = request;
+        self.identify(&mut request);
+        let now = self.limiter.clock.now();
         let mut explanation = self.policy.rules.explain(&request, now);
         // Where everything only watches, nobody is refused by the block list either.
         let blocked = matches!(explanation.listed, Some((Listed::Block { .. }, _)));
@@ -245,8 +258,8 @@ impl<S> View<'_, S> {
         explanation
     }
 
-    /// The request with its address in canonical form and its key looked up.
-    fn identified<'r>(&'r self, mut request: Request<'r>) -> Request<'r> {
+    /// Brings the request's address into canonical form and looks its key up.
+    fn identify<'r>(&'r self, request: &mut Request<'r>) {
         let canon = self.policy.canon();
         request.ip = request.ip.map(|ip| canon.client(ip).addr());
         if let (Some(key), Some(keys)) = (request.api_key, &self.policy.keys) {
@@ -259,7 +272,6 @@ impl<S> View<'_, S> {
                 });
             request.unlisted_key = request.api_key.is_none().then_some(key.digest);
         }
-        request
     }
 
     fn plan(&self, request: &Request<'_>) -> Plan<'_> {
@@ -294,14 +306,10 @@ impl<S> View<'_, S> {
         engine::charges(rules, limiter.stance, &limiter.fingerprint_key, request)
     }
 
-    fn told(&self, request: &Request<'_>, decision: Decision) -> Decision {
+    fn tell(&self, request: &Request<'_>, decision: &Decision) {
         for observer in &self.limiter.observers {
-            observer.notice(&Event::Decided {
-                request,
-                decision: &decision,
-            });
+            observer.notice(&Event::Decided { request, decision });
         }
-        decision
     }
 }
 
@@ -322,13 +330,15 @@ impl<C: Clock> Limiter<MemoryStore<C>> {
     /// Decides at once, without a runtime: memory never waits.
     pub fn check_now(&self, request: Request<'_>) -> Decision {
         let view = self.view();
-        let request = view.identified(request);
+        let mut request = request;
+        view.identify(&mut request);
         let plan = view.plan(&request);
         let decision = match plan.listed {
             Some(listed) => view.settled_by_list(listed, plan.client),
             None => view.settled(&plan, &self.store.charge_now(&plan.set), Spent::IfAdmitted),
         };
-        view.told(&request, decision)
+        view.tell(&request, &decision);
+        decision
     }
 
     /// The time by which this limiter counts.

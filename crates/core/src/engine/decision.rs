@@ -59,6 +59,8 @@ pub struct Decision {
 pub struct LimitView<'d> {
     /// The rule.
     pub rule: &'d Rule,
+    /// Where it stands in the rules.
+    pub position: usize,
     /// The rate, compiled.
     pub limit: &'d Limit,
     /// The rate as written.
@@ -147,12 +149,23 @@ impl Decision {
             .map(|report| self.view(report))
     }
 
+    /// The limits that only watch.
+    pub fn shadows(&self) -> impl Iterator<Item = LimitView<'_>> {
+        let shadows = self
+            .reports
+            .iter()
+            .filter(|report| report.role == Role::Shadow);
+        shadows.map(|report| self.view(report))
+    }
+
     fn view(&self, report: &Report) -> LimitView<'_> {
-        let rule = &self.rules.rules()[report.origin.rule as usize];
+        let position = report.origin.rule as usize;
+        let rule = &self.rules.rules()[position];
         let rates = rule.rates(report.origin.class);
         let rate = usize::from(report.origin.rate);
         LimitView {
             rule,
+            position,
             limit: &rates.limits()[rate],
             written: rates.written(rate),
             several: rates.limits().len() > 1,

@@ -42,41 +42,38 @@ pub fn settle_listed(rules: Arc<RuleSet>, listed: Listed, client: u64, at: Nanos
 
 /// Turns a plan and the store's answer to it into a decision.
 pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome, spent: Spent) -> Decision {
-    let reports = reports(plan, outcome);
-    let source = match reports.is_empty() {
-        true => Source::None,
-        false => outcome.source,
-    };
-    let fate = if outcome.admitted {
-        admitted(&reports)
-    } else {
-        Fate::Deny(retry(&reports))
-    };
-    Decision {
+    let mut decision = Decision {
         rules,
-        fate,
-        source,
+        fate: Fate::Allow,
+        source: Source::None,
         at: outcome.at,
         clock_stepped: outcome.clock_stepped,
-        binding: binding(&reports, outcome.admitted),
+        binding: None,
         client: plan.client,
         charge_id: (spent == Spent::IfAdmitted && outcome.admitted).then(OnceLock::new),
-        reports,
-    }
-}
-
-fn reports(plan: &Plan<'_>, outcome: &Outcome) -> SmallVec<[Report; 4]> {
+        reports: SmallVec::new(),
+    };
+    // Made in their place: they are most of a decision.
+    let reports = &mut decision.reports;
     let charges = plan.set.charges.iter().zip(&plan.origins);
-    charges
-        .zip(&outcome.readings)
-        .map(|((charge, origin), reading)| Report {
+    for ((charge, origin), reading) in charges.zip(&outcome.readings) {
+        reports.push(Report {
             origin: *origin,
             role: charge.role,
             subject: charge.subject,
             cost: charge.cost,
             reading: *reading,
-        })
-        .collect()
+        });
+    }
+    if !reports.is_empty() {
+        decision.source = outcome.source;
+    }
+    decision.fate = match outcome.admitted {
+        true => admitted(reports),
+        false => Fate::Deny(retry(reports)),
+    };
+    decision.binding = binding(reports, outcome.admitted);
+    decision
 }
 
 /// The longest delay any enforced queue asks for.

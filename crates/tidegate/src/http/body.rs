@@ -1,137 +1,134 @@
 //! Bodies: Tidegate's own JSON, and RFC 9457 problem details.
 
-use bytes::{BufMut, BytesMut};
 use tidegate_core::algorithms::Retry;
 use tidegate_core::engine::{Decision, Fate, LimitView};
 use tidegate_core::store::Role;
 use tidegate_core::units::Nanos;
 
 use super::Context;
-use super::headers::{name, retry_after_secs};
-use super::text::{json_name, json_string, number, span};
+use super::headers::{policy_name, retry_after_secs};
+use super::text::{json_string, json_text, number, put, span};
 
-const PROBLEM_TYPES: &str = "https://iana.org/assignments/http-problem-types#";
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 /// The body of one answer.
-pub(super) fn plain(decision: &Decision, context: &Context<'_>, out: &mut BytesMut) {
-    out.put_slice(b"{\"id\":");
-    json_string(out, context.id);
+pub(super) fn plain(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
+    put(out, r#"{"id":""#);
     rest(decision, context, out);
 }
 
 /// The same as an item of a list.
-pub(super) fn item(decision: &Decision, context: &Context<'_>, out: &mut BytesMut) {
-    out.put_slice(b"{\"status\":");
+pub(super) fn item(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
+    put(out, r#"{"status":"#);
     number(out, u64::from(super::status(decision).as_u16()));
-    json_name(out, "id");
-    json_string(out, context.id);
+    put(out, r#","id":""#);
     rest(decision, context, out);
 }
 
-fn rest(decision: &Decision, context: &Context<'_>, out: &mut BytesMut) {
-    if let Some(error) = error(decision) {
-        json_name(out, "error");
-        json_string(out, error);
-        json_name(out, "message");
-        json_string(out, &message(decision));
+fn rest(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
+    json_text(out, context.id);
+    let binding = decision.binding();
+    put(out, "\"");
+    if let Some(error) = error(decision.fate()) {
+        put(out, r#","error":""#);
+        put(out, error);
+        put(out, r#"","message":""#);
+        message(decision.fate(), binding.as_ref(), out);
+        put(out, "\"");
     }
-    json_name(out, "allowed");
-    flag(out, decision.allowed());
-    json_name(out, "rule");
-    match decision.binding() {
+    match decision.allowed() {
+        true => put(out, r#","allowed":true,"rule":"#),
+        false => put(out, r#","allowed":false,"rule":"#),
+    }
+    let mut binding_figures = 0..0;
+    match &binding {
         Some(binding) => {
             json_string(out, binding.rule.name().as_str());
-            figures(out, &binding);
+            binding_figures.start = out.len();
+            figures(out, binding);
+            binding_figures.end = out.len();
         }
-        None => out.put_slice(b"null"),
+        None => put(out, "null"),
     }
-    fate(decision, out);
-    json_name(out, "source");
-    json_string(out, decision.source().name());
+    fate(decision, binding.as_ref(), out);
+    put(out, r#","source":""#);
+    put(out, decision.source().name());
+    put(out, "\"");
     if let Some(receipt) = context.receipt {
-        json_name(out, "receipt");
+        put(out, r#","receipt":"#);
         json_string(out, receipt);
     }
-    json_name(out, "limits");
-    out.put_u8(b'[');
+    put(out, r#","limits":["#);
     for (i, view) in decision.limits().enumerate() {
         if i > 0 {
-            out.put_u8(b',');
+            put(out, ",");
         }
-        limit(out, &view);
+        limit(out, &view, |out| match &binding {
+            // Numbers take longer to write than to copy.
+            Some(binding) if (binding.position, binding.rate) == (view.position, view.rate) => {
+                out.extend_from_within(binding_figures.clone());
+            }
+            _ => figures(out, &view),
+        });
     }
-    out.put_slice(b"]}");
+    put(out, "]}");
 }
 
-fn fate(decision: &Decision, out: &mut BytesMut) {
+fn fate(decision: &Decision, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
     match decision.fate() {
         Fate::Allow => {}
         Fate::Delay(delay) => {
-            json_name(out, "delay_ms");
+            put(out, r#","delay_ms":"#);
             number(out, delay.millis_up());
         }
-        Fate::Deny(Retry::Never) => {
-            json_name(out, "retry_after_ms");
-            out.put_slice(b"null");
-        }
+        Fate::Deny(Retry::Never) => put(out, r#","retry_after_ms":null"#),
         Fate::Deny(Retry::After(wait)) => {
-            if let Some(binding) = decision.binding() {
-                json_name(out, "window");
-                json_string(out, &span(binding.limit.per()));
-                json_name(out, "retry_after_seconds");
+            if let Some(binding) = binding {
+                put(out, r#","window":""#);
+                span(out, binding.limit.per());
+                put(out, r#"","retry_after_seconds":"#);
                 number(out, retry_after_secs(wait, decision.client()));
             }
-            json_name(out, "retry_after_ms");
+            put(out, r#","retry_after_ms":"#);
             number(out, wait.millis_up());
         }
-        Fate::Block { until } => {
-            json_name(out, "blocked_until");
-            match until {
-                Some(until) => number(out, until.secs_up()),
-                None => out.put_slice(b"null"),
-            }
+        Fate::Block { until: None } => put(out, r#","blocked_until":null"#),
+        Fate::Block { until: Some(until) } => {
+            put(out, r#","blocked_until":"#);
+            number(out, until.secs_up());
         }
     }
 }
 
-fn limit(out: &mut BytesMut, view: &LimitView<'_>) {
-    out.put_slice(b"{\"rule\":");
-    json_string(out, view.rule.name().as_str());
-    json_name(out, "rate");
-    json_string(out, view.written);
-    json_name(out, "allowed");
-    flag(out, view.reading.verdict.allows());
-    figures(out, view);
-    json_name(out, "mode");
-    json_string(out, mode(view.role));
-    out.put_u8(b'}');
+fn limit(out: &mut Vec<u8>, view: &LimitView<'_>, figures: impl FnOnce(&mut Vec<u8>)) {
+    put(out, r#"{"rule":""#);
+    json_text(out, view.rule.name().as_str());
+    put(out, r#"","rate":""#);
+    json_text(out, view.written);
+    match view.reading.verdict.allows() {
+        true => put(out, r#"","allowed":true"#),
+        false => put(out, r#"","allowed":false"#),
+    }
+    figures(out);
+    match view.role {
+        Role::Enforce => put(out, r#","mode":"enforce"}"#),
+        Role::Shadow => put(out, r#","mode":"shadow"}"#),
+        Role::Quota => put(out, r#","mode":"quota"}"#),
+    }
 }
 
-fn figures(out: &mut BytesMut, view: &LimitView<'_>) {
+fn figures(out: &mut Vec<u8>, view: &LimitView<'_>) {
     let figures = view.reading.figures;
-    json_name(out, "limit");
+    put(out, r#","limit":"#);
     number(out, view.limit.capacity());
-    json_name(out, "remaining");
+    put(out, r#","remaining":"#);
     number(out, figures.remaining);
-    json_name(out, "reset_after_ms");
+    put(out, r#","reset_after_ms":"#);
     number(out, figures.reset_after.millis_up());
 }
 
-fn flag(out: &mut BytesMut, value: bool) {
-    let text: &[u8] = if value { b"true" } else { b"false" };
-    out.put_slice(text);
-}
-
-fn mode(role: Role) -> &'static str {
-    match role {
-        Role::Enforce => "enforce",
-        Role::Shadow => "shadow",
-        Role::Quota => "quota",
-    }
-}
-
-fn error(decision: &Decision) -> Option<&'static str> {
-    match decision.fate() {
+fn error(fate: Fate) -> Option<&'static str> {
+    match fate {
         Fate::Allow | Fate::Delay(_) => None,
         Fate::Deny(Retry::After(_)) => Some("rate_limit_exceeded"),
         Fate::Deny(Retry::Never) => Some("cost_exceeds_limit"),
@@ -139,63 +136,74 @@ fn error(decision: &Decision) -> Option<&'static str> {
     }
 }
 
-fn message(decision: &Decision) -> String {
-    let (fate, binding) = (decision.fate(), decision.binding());
+/// A refusal in a sentence, inside a JSON string.
+fn message(fate: Fate, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
     match (fate, binding) {
-        (Fate::Deny(Retry::After(wait)), Some(binding)) => format!(
-            "rule `{}` allows {}; come back in {}",
-            binding.rule.name(),
-            binding.written,
-            rounded(wait),
-        ),
-        (Fate::Deny(Retry::Never), Some(binding)) => format!(
-            "a cost of {} can never fit rule `{}`, which holds {} at most; ask for less at once",
-            binding.cost,
-            binding.rule.name(),
-            binding.limit.capacity(),
-        ),
-        (Fate::Block { .. }, _) => "this client is on the block list".to_owned(),
-        _ => "refused".to_owned(),
+        (Fate::Deny(Retry::After(wait)), Some(binding)) => {
+            put(out, "rule `");
+            json_text(out, binding.rule.name().as_str());
+            put(out, "` allows ");
+            json_text(out, binding.written);
+            put(out, "; come back in ");
+            rounded(out, wait);
+        }
+        (Fate::Deny(Retry::Never), Some(binding)) => {
+            put(out, "a cost of ");
+            number(out, binding.cost.get());
+            put(out, " can never fit rule `");
+            json_text(out, binding.rule.name().as_str());
+            put(out, "`, which holds ");
+            number(out, binding.limit.capacity());
+            put(out, " at most; ask for less at once");
+        }
+        (Fate::Block { .. }, _) => put(out, "this client is on the block list"),
+        _ => put(out, "refused"),
     }
 }
 
 /// A wait for people: whole milliseconds below a second, whole seconds from there on.
-fn rounded(wait: Nanos) -> String {
+fn rounded(out: &mut Vec<u8>, wait: Nanos) {
     match wait.millis_up() {
-        millis @ 0..1_000 => format!("{millis}ms"),
-        _ => format!("{}s", wait.secs_up()),
+        millis @ 0..1_000 => {
+            number(out, millis);
+            put(out, "ms");
+        }
+        _ => {
+            number(out, wait.secs_up());
+            put(out, "s");
+        }
     }
 }
 
 /// RFC 9457 problem details.
-pub(super) fn problem(decision: &Decision, context: &Context<'_>, out: &mut BytesMut) {
+pub(super) fn problem(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
+    let binding = decision.binding();
     let (kind, title) = match decision.fate() {
-        Fate::Deny(Retry::Never) => ("about:blank".to_owned(), "Cost exceeds the limit"),
-        Fate::Block { .. } => ("about:blank".to_owned(), "Blocked"),
-        _ => (format!("{PROBLEM_TYPES}quota-exceeded"), "Quota exceeded"),
+        Fate::Deny(Retry::Never) => ("about:blank", "Cost exceeds the limit"),
+        Fate::Block { .. } => ("about:blank", "Blocked"),
+        _ => (QUOTA_EXCEEDED, "Quota exceeded"),
     };
-    out.put_slice(b"{\"type\":");
-    json_string(out, &kind);
-    json_name(out, "title");
-    json_string(out, title);
-    json_name(out, "status");
+    put(out, r#"{"type":""#);
+    put(out, kind);
+    put(out, r#"","title":""#);
+    put(out, title);
+    put(out, r#"","status":"#);
     number(out, u64::from(super::status(decision).as_u16()));
-    json_name(out, "detail");
-    json_string(out, &message(decision));
-    json_name(out, "instance");
-    json_string(out, &format!("urn:tidegate:decision:{}", context.id));
-    json_name(out, "violated-policies");
-    out.put_u8(b'[');
+    put(out, r#","detail":""#);
+    message(decision.fate(), binding.as_ref(), out);
+    put(out, r#"","instance":"urn:tidegate:decision:"#);
+    json_text(out, context.id);
+    put(out, r#"","violated-policies":["#);
     let violated = decision
         .enforced()
         .filter(|view| !view.reading.verdict.allows());
     for (i, view) in violated.enumerate() {
         if i > 0 {
-            out.put_u8(b',');
+            put(out, ",");
         }
-        json_string(out, &name(&view).concat());
+        policy_name(out, &view, json_text);
     }
-    out.put_u8(b']');
-    fate(decision, out);
-    out.put_u8(b'}');
+    put(out, "]");
+    fate(decision, binding.as_ref(), out);
+    put(out, "}");
 }

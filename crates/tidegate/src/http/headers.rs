@@ -1,15 +1,14 @@
 //! `RateLimit-Policy`, `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11), `X-RateLimit-*` and
-//! `Retry-After`.
+//! `Retry-After`, and the id.
 
-use std::borrow::Cow;
-
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use smallvec::SmallVec;
 use tidegate_core::algorithms::Retry;
 use tidegate_core::engine::{Decision, Fate, LimitView};
 use tidegate_core::units::Nanos;
 
-use super::text::{number, sf_integer, sf_string, span};
+use super::text::{number, put, sf_integer, sf_text, span};
 use super::{Context, ResetStyle};
 
 /// More policies than this help nobody.
@@ -17,44 +16,87 @@ const MOST_POLICIES: usize = 8;
 /// The most that jitter adds to a wait.
 const MOST_JITTER: Nanos = Nanos::from_secs(30);
 
+/// The decision's id.
+pub const ID: HeaderName = HeaderName::from_static("x-tidegate-id");
+
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// Writes every header a decision has. No rule, no headers.
-pub(super) fn write(decision: &Decision, context: &Context<'_>, headers: &mut HeaderMap) {
-    if !decision.allowed() {
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+/// Every header a decision has; the values that differ from one to the next are written into a text
+/// that they are then cut out of.
+#[derive(Default)]
+pub(super) struct Lines {
+    /// Each name and where its value ends; it begins where the one before ends.
+    ends: SmallVec<[(HeaderName, usize); 8]>,
+}
+
+impl Lines {
+    /// Writes the values at the start of `out`. No rule, no limits to tell of.
+    pub(super) fn write(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) -> Self {
+        let mut lines = Lines::default();
+        if let Some(binding) = decision.binding() {
+            lines.limits(decision, &binding, context, out);
+        }
+        sf_text(out, context.id);
+        lines.end(ID, out);
+        lines
     }
-    let Some(binding) = decision.binding() else {
-        return;
-    };
-    // One buffer serves all values: they are cut out of it without copying.
-    let mut cutter = Cutter(BytesMut::with_capacity(256));
-    for (i, view) in decision.enforced().take(MOST_POLICIES).enumerate() {
-        policy(&mut cutter.0, i, &view);
+
+    fn limits(
+        &mut self,
+        decision: &Decision,
+        binding: &LimitView<'_>,
+        context: &Context<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        for (i, view) in decision.enforced().take(MOST_POLICIES).enumerate() {
+            policy(out, i, &view);
+        }
+        self.end(POLICY, out);
+        for (i, view) in decision.enforced().take(MOST_POLICIES).enumerate() {
+            rate_limit(out, i, &view);
+        }
+        self.end(RATE_LIMIT, out);
+        number(out, binding.limit.capacity());
+        self.end(LIMIT, out);
+        number(out, binding.reading.figures.remaining);
+        self.end(REMAINING, out);
+        let reset = binding.reading.figures.reset_after;
+        let reset = match context.reset {
+            ResetStyle::Epoch => context.wall.plus(reset),
+            ResetStyle::Delta => reset,
+        };
+        number(out, reset.secs_up());
+        self.end(RESET, out);
+        if let Fate::Deny(Retry::After(wait)) = decision.fate() {
+            number(out, retry_after_secs(wait, decision.client()));
+            self.end(header::RETRY_AFTER, out);
+        }
     }
-    headers.insert(POLICY, cutter.cut());
-    for (i, view) in decision.enforced().take(MOST_POLICIES).enumerate() {
-        rate_limit(&mut cutter.0, i, &view);
+
+    fn end(&mut self, name: HeaderName, out: &[u8]) {
+        self.ends.push((name, out.len()));
     }
-    headers.insert(RATE_LIMIT, cutter.cut());
-    number(&mut cutter.0, binding.limit.capacity());
-    headers.insert(LIMIT, cutter.cut());
-    number(&mut cutter.0, binding.reading.figures.remaining);
-    headers.insert(REMAINING, cutter.cut());
-    let reset = binding.reading.figures.reset_after;
-    let reset = match context.reset {
-        ResetStyle::Epoch => context.wall.plus(reset),
-        ResetStyle::Delta => reset,
-    };
-    number(&mut cutter.0, reset.secs_up());
-    headers.insert(RESET, cutter.cut());
-    if let Fate::Deny(Retry::After(wait)) = decision.fate() {
-        number(&mut cutter.0, retry_after_secs(wait, decision.client()));
-        headers.insert(header::RETRY_AFTER, cutter.cut());
+
+    /// Where the last value ends.
+    pub(super) fn len(&self) -> usize {
+        self.ends.last().map_or(0, |(_, end)| *end)
+    }
+
+    /// Cuts the values out of the text they were written to, without copying.
+    pub(super) fn cut(self, text: &Bytes, headers: &mut HeaderMap) {
+        let mut start = 0;
+        for (name, end) in self.ends {
+            let value = HeaderValue::from_maybe_shared(text.slice(start..end));
+            headers.insert(
+                name,
+                value.expect("digits and printable ASCII make a header"),
+            );
+            start = end;
+        }
     }
 }
 
@@ -67,48 +109,45 @@ pub(super) fn retry_after_secs(wait: Nanos, seed: u64) -> u64 {
     wait.plus(Nanos::new(extra)).secs_up().max(1)
 }
 
-/// The name of a policy: the rule's, and where it has several rates, which.
-pub(super) fn name<'v>(view: &LimitView<'v>) -> [Cow<'v, str>; 2] {
-    let rule = Cow::Borrowed(view.rule.name().as_str());
-    match view.several {
-        true => [rule, format!(".{}", span(view.limit.per())).into()],
-        false => [rule, "".into()],
+/// The name of a policy in quotes: the rule's, and where it has several rates, which.
+pub(super) fn policy_name(
+    out: &mut Vec<u8>,
+    view: &LimitView<'_>,
+    text: impl Fn(&mut Vec<u8>, &str),
+) {
+    put(out, "\"");
+    text(out, view.rule.name().as_str());
+    if view.several {
+        put(out, ".");
+        span(out, view.limit.per());
     }
+    put(out, "\"");
 }
 
-fn policy(out: &mut BytesMut, place: usize, view: &LimitView<'_>) {
+fn policy(out: &mut Vec<u8>, place: usize, view: &LimitView<'_>) {
     separate(out, place);
-    sf_string(out, &name(view));
-    out.put_slice(b";q=");
+    policy_name(out, view, sf_text);
+    put(out, ";q=");
     sf_integer(out, view.limit.capacity());
     let window = view.limit.full_window();
     if window >= Nanos::from_secs(1) {
-        out.put_slice(b";w=");
+        put(out, ";w=");
         sf_integer(out, window.secs_up());
     }
 }
 
-fn rate_limit(out: &mut BytesMut, place: usize, view: &LimitView<'_>) {
+fn rate_limit(out: &mut Vec<u8>, place: usize, view: &LimitView<'_>) {
     separate(out, place);
-    sf_string(out, &name(view));
-    out.put_slice(b";r=");
+    policy_name(out, view, sf_text);
+    put(out, ";r=");
     sf_integer(out, view.reading.figures.remaining);
-    out.put_slice(b";t=");
+    put(out, ";t=");
     sf_integer(out, view.reading.figures.more_after.secs_up());
 }
 
-fn separate(out: &mut BytesMut, place: usize) {
+fn separate(out: &mut Vec<u8>, place: usize) {
     if place > 0 {
-        out.put_slice(b", ");
-    }
-}
-
-struct Cutter(BytesMut);
-
-impl Cutter {
-    fn cut(&mut self) -> HeaderValue {
-        let value: Bytes = self.0.split().freeze();
-        HeaderValue::from_maybe_shared(value).expect("digits and printable ASCII make a header")
+        put(out, ", ");
     }
 }
 

@@ -8,11 +8,15 @@ mod body;
 mod headers;
 mod text;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tidegate_core::algorithms::Retry;
 use tidegate_core::engine::{Decision, Fate};
 use tidegate_core::units::Nanos;
+
+pub use headers::ID;
+use headers::Lines;
+pub use text::json_plain;
 
 /// How `X-RateLimit-Reset` tells time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -72,34 +76,47 @@ pub fn status(decision: &Decision) -> StatusCode {
 
 /// The whole answer.
 pub fn answer(decision: &Decision, context: &Context<'_>) -> Answer {
-    let mut headers = HeaderMap::with_capacity(10);
     let problem = context.body == BodyStyle::Problem && !decision.allowed();
+    // One buffer holds the values of the headers and then the body.
+    let mut text = Vec::with_capacity(768);
+    let lines = Lines::write(decision, context, &mut text);
+    match problem {
+        true => body::problem(decision, context, &mut text),
+        false => body::plain(decision, context, &mut text),
+    }
+    let text = Bytes::from(text);
+    let body = text.slice(lines.len()..);
+    let mut headers = HeaderMap::with_capacity(10);
     let content_type = match problem {
         true => "application/problem+json",
         false => "application/json",
     };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers::write(decision, context, &mut headers);
-    let mut body = BytesMut::with_capacity(512);
-    match problem {
-        true => body::problem(decision, context, &mut body),
-        false => body::plain(decision, context, &mut body),
-    }
+    insert(decision, lines, &text, &mut headers);
     Answer {
         status: status(decision),
         headers,
-        body: body.freeze(),
+        body,
     }
 }
 
 /// Only the headers, for edges whose answer has no body.
 pub fn headers(decision: &Decision, context: &Context<'_>) -> HeaderMap {
-    let mut headers = HeaderMap::with_capacity(8);
-    headers::write(decision, context, &mut headers);
+    let mut text = Vec::with_capacity(256);
+    let lines = Lines::write(decision, context, &mut text);
+    let mut headers = HeaderMap::with_capacity(10);
+    insert(decision, lines, &Bytes::from(text), &mut headers);
     headers
 }
 
+fn insert(decision: &Decision, lines: Lines, text: &Bytes, headers: &mut HeaderMap) {
+    if !decision.allowed() {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    lines.cut(text, headers);
+}
+
 /// Only the body, for lists of decisions: an object with `status` first.
-pub fn item(decision: &Decision, context: &Context<'_>, out: &mut BytesMut) {
+pub fn item(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
     body::item(decision, context, out);
 }

@@ -124,6 +124,10 @@ pub fn parse(text: &str) -> Result<IpAddr, BadAddress> {
 
 /// [`parse`] for the request path, where no one reads the error.
 pub(super) fn read(text: &str) -> Option<IpAddr> {
+    // What most requests have, before looking for ports and brackets.
+    if let Ok(plain) = text.parse() {
+        return Some(IpAddr::V4(plain));
+    }
     let text = text.trim_matches([' ', '\t']);
     if let Some(rest) = text.strip_prefix('[') {
         let (inside, after) = rest.split_once(']')?;

@@ -6,10 +6,9 @@
 
 use std::sync::Arc;
 
-use tidegate_core::engine::{Decision, Edge, Fate};
+use tidegate_core::engine::{Decision, Edge, Fate, LimitView};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::rules::RuleSet;
-use tidegate_core::store::Role;
 
 use super::metrics::Metrics;
 use super::series::{Outcome, RuleSeries};
@@ -32,24 +31,22 @@ impl Metrics {
 
     /// Calls `with` on the series of the rule that binds a decision.
     pub fn with_binding<T>(&self, decision: &Decision, with: impl FnOnce(&RuleSeries) -> T) -> T {
-        let name = decision.binding().map(|limit| limit.rule.name().as_str());
-        self.with_rule(decision, name, with)
+        self.with_rule(decision, decision.binding().as_ref(), with)
     }
 
     fn with_rule<T>(
         &self,
         decision: &Decision,
-        name: Option<&str>,
+        limit: Option<&LimitView<'_>>,
         with: impl FnOnce(&RuleSeries) -> T,
     ) -> T {
         let loaded = self.loaded.load();
         let known = loaded
             .as_ref()
             .filter(|loaded| Arc::ptr_eq(&loaded.rules, decision.rules()));
-        let position = name.and_then(|name| decision.rules().position(name));
-        match known.zip(position) {
-            Some((loaded, at)) => with(&loaded.series[at]),
-            None => with(&self.find_one(name)),
+        match known.zip(limit) {
+            Some((loaded, limit)) => with(&loaded.series[limit.position]),
+            None => with(&self.find_one(limit.map(|limit| limit.rule.name().as_str()))),
         }
     }
 
@@ -63,10 +60,9 @@ impl Metrics {
         self.with_binding(decision, |series| {
             series.decisions(edge, outcome, source).inc()
         });
-        for limit in decision.limits() {
-            if limit.role == Role::Shadow && !limit.reading.verdict.allows() {
-                let name = Some(limit.rule.name().as_str());
-                self.with_rule(decision, name, |series| {
+        for limit in decision.shadows() {
+            if !limit.reading.verdict.allows() {
+                self.with_rule(decision, Some(&limit), |series| {
                     series.decisions(edge, Outcome::ShadowDeny, source).inc();
                 });
             }

@@ -9,7 +9,7 @@ use tidegate_core::engine::Edge;
 
 use super::wire::{self, Options};
 use crate::address::Place;
-use crate::edges::http::error::{Refusal, sign};
+use crate::edges::http::error::Refusal;
 use crate::edges::http::serve::{decided, no_store};
 use crate::ids::Id;
 use crate::net::connection::Answer;
@@ -30,13 +30,12 @@ pub(crate) fn answer(
     if decision.allowed() {
         let mut answer = Response::new(Full::new(Bytes::new()));
         *answer.headers_mut() = headers(&decision, &context);
-        sign(&mut answer, id);
         return Ok(answer);
     }
     service.log_denial(id, Edge::Auth, &decision, || {
         wire::request(&parts.headers, options, peer, &reading).ok()
     });
-    let mut answer = decided(written(&decision, &context), id);
+    let mut answer = decided(written(&decision, &context));
     if let Some(status) = options.deny_status {
         *answer.status_mut() = status;
     }

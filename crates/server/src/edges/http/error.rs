@@ -128,14 +128,9 @@ pub(crate) fn json_answer(status: StatusCode, body: Bytes, id: &Id) -> Answer {
     *answer.status_mut() = status;
     let json = HeaderValue::from_static("application/json");
     answer.headers_mut().insert(header::CONTENT_TYPE, json);
-    sign(&mut answer, id);
+    let id = HeaderValue::from_str(id.as_str()).expect("an id is plain ASCII");
+    answer.headers_mut().insert(tidegate::http::ID, id);
     answer
-}
-
-/// Adds the id to an answer.
-pub(crate) fn sign(answer: &mut Answer, id: &Id) {
-    let value = HeaderValue::from_str(id.as_str()).expect("an id is plain ASCII");
-    answer.headers_mut().insert("x-tidegate-id", value);
 }
 
 #[cfg(test)]

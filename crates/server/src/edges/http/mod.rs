@@ -1,11 +1,13 @@
 //! The JSON interface: `POST /v1/check` and its kin.
 //!
-//! `read` and `wire` turn bytes into requests, `serve` asks the limiter, `error` says what was wrong.
+//! `wire` turns bytes into requests (`plain` the usual ones, `read` all), `serve` asks the limiter, `error` says what was wrong.
 
+mod attributes;
 pub(crate) mod error;
 pub(crate) mod explain;
+mod plain;
 mod read;
 pub(crate) mod serve;
 pub(crate) mod wire;
 
-pub(crate) use read::digested;
+pub(crate) use attributes::digested;

@@ -5,13 +5,11 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use tidegate::identity::{Digest, ip};
-use tidegate_core::engine::{ApiKey, Edge, Request};
+use tidegate_core::engine::Request;
 use tidegate_core::units::Cost;
 
-use super::wire::{
-    Ask, Asked, BadInput, LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES, MOST_COSTS, MOST_ITEMS,
-};
+use super::attributes::{Attributes, check_name};
+use super::wire::{Ask, Asked, Asks, BLANK, BadInput, MOST_COSTS, MOST_ITEMS, Wish};
 
 /// What a fault repeats of the input at most, in characters.
 const LONGEST_ECHO: usize = 64;
@@ -21,34 +19,35 @@ const LONGEST_REASON: usize = 300;
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     item: Cell<Option<usize>>,
-    field: RefCell<Cow<'static, str>>,
+    field: Cell<&'static str>,
+    /// The caller's own name for the place inside the field, noted once there is a fault.
     name: RefCell<Option<String>>,
 }
 
 impl Trace {
-    fn at(&self, field: impl Into<Cow<'static, str>>) {
-        *self.field.borrow_mut() = field.into();
+    fn at(&self, field: &'static str) {
+        self.field.set(field);
     }
 
     fn inside(&self, name: &str) {
         *self.name.borrow_mut() = Some(cut(name, LONGEST_ECHO));
     }
 
+    fn at_unknown(&self, field: &str) {
+        self.at("");
+        if !field.is_empty() {
+            self.inside(field);
+        }
+    }
+
     /// The fault at the place the reader has come to.
     pub(super) fn fault(&self, error: &serde_json::Error) -> BadInput {
-        let mut field = match self.item.get() {
-            Some(item) => format!("[{item}]"),
-            None => String::new(),
-        };
-        let (outer, name) = (self.field.borrow(), self.name.borrow());
-        for part in [Some(&**outer), name.as_deref()].into_iter().flatten() {
-            if !field.is_empty() && !part.is_empty() || name.is_some() && field == *outer {
-                field.push('.');
-            }
-            field.push_str(part);
-        }
+        let item = self.item.get().map(|item| format!("[{item}]"));
+        let field = Some(self.field.get().to_owned()).filter(|field| !field.is_empty());
+        let parts = [item, field, self.name.borrow().clone()];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
         BadInput {
-            field,
+            field: parts.join("."),
             reason: cut(&error.to_string(), LONGEST_REASON),
         }
     }
@@ -80,54 +79,59 @@ impl<'de> Visitor<'de> for OneOrMany<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        Ok(Asked::One(Box::new(AskSeed(self.0).visit_map(map)?)))
+        let mut request = BLANK;
+        let wish = AskSeed(self.0, &mut request).visit_map(map)?;
+        Ok(Asked::One(Box::new(Ask { request, wish })))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut asks = Vec::with_capacity(self.1);
+        let OneOrMany(trace, about) = self;
+        let mut asks = Asks {
+            requests: Vec::with_capacity(about),
+            wishes: Vec::with_capacity(about),
+        };
         loop {
-            self.0.item.set(Some(asks.len()));
-            self.0.at("");
-            let Some(ask) = list.next_element_seed(AskSeed(self.0))? else {
+            trace.item.set(Some(asks.wishes.len()));
+            trace.at("");
+            // Read where it is to stay.
+            let request = asks.requests.push_mut(BLANK);
+            let Some(wish) = list.next_element_seed(AskSeed(trace, request))? else {
+                asks.requests.pop();
                 break;
             };
-            if asks.len() == MOST_ITEMS {
-                self.0.at("");
+            if asks.wishes.len() == MOST_ITEMS {
+                trace.at("");
                 return Err(A::Error::custom(format_args!(
                     "a list has at most {MOST_ITEMS} requests"
                 )));
             }
-            asks.push(ask);
+            asks.wishes.push(wish);
         }
-        self.0.item.set(None);
+        trace.item.set(None);
         Ok(Asked::Many(asks))
     }
 }
 
-/// One request.
-struct AskSeed<'t>(&'t Trace);
+/// An object into a request.
+struct AskSeed<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
 
-impl<'de> DeserializeSeed<'de> for AskSeed<'_> {
-    type Value = Ask<'de>;
+impl<'de> DeserializeSeed<'de> for AskSeed<'_, '_, 'de> {
+    type Value = Wish;
 
-    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Wish, D::Error> {
         source.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for AskSeed<'_> {
-    type Value = Ask<'de>;
+impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
+    type Value = Wish;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a request: an object with attributes, cost, costs, receipt")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let trace = self.0;
-        let mut request = Request {
-            edge: Edge::Http,
-            ..Request::default()
-        };
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Wish, A::Error> {
+        let AskSeed(trace, request) = self;
         let (mut cost, mut receipt, mut seen) = (None, false, 0_u8);
         while let Some(Text(field)) = map.next_key()? {
             let (bit, name) = match &*field {
@@ -136,7 +140,7 @@ impl<'de> Visitor<'de> for AskSeed<'_> {
                 "costs" => (4, "costs"),
                 "receipt" => (8, "receipt"),
                 other => {
-                    trace.at(cut(other, LONGEST_ECHO));
+                    trace.at_unknown(other);
                     let known = "unknown field, write attributes, cost, costs or receipt";
                     return Err(A::Error::custom(known));
                 }
@@ -147,9 +151,9 @@ impl<'de> Visitor<'de> for AskSeed<'_> {
             }
             seen |= bit;
             match bit {
-                1 => map.next_value_seed(Attributes(trace, &mut request))?,
+                1 => map.next_value_seed(AttributesSeed(trace, request))?,
                 2 => cost = Some(map.next_value_seed(Whole)?),
-                4 => map.next_value_seed(Costs(trace, &mut request))?,
+                4 => map.next_value_seed(Costs(trace, request))?,
                 _ => receipt = map.next_value()?,
             }
             trace.at("");
@@ -161,8 +165,7 @@ impl<'de> Visitor<'de> for AskSeed<'_> {
             ));
         }
         request.cost = cost.and_then(Cost::new);
-        Ok(Ask {
-            request,
+        Ok(Wish {
             peek: cost == Some(0),
             receipt,
         })
@@ -170,9 +173,9 @@ impl<'de> Visitor<'de> for AskSeed<'_> {
 }
 
 /// `{"ip": "...", ...}` into a request.
-struct Attributes<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
+struct AttributesSeed<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
 
-impl<'de> DeserializeSeed<'de> for Attributes<'_, '_, 'de> {
+impl<'de> DeserializeSeed<'de> for AttributesSeed<'_, '_, 'de> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
@@ -180,7 +183,7 @@ impl<'de> DeserializeSeed<'de> for Attributes<'_, '_, 'de> {
     }
 }
 
-impl<'de> Visitor<'de> for Attributes<'_, '_, 'de> {
+impl<'de> Visitor<'de> for AttributesSeed<'_, '_, 'de> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -188,57 +191,24 @@ impl<'de> Visitor<'de> for Attributes<'_, '_, 'de> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Attributes(trace, request) = self;
-        let (mut count, mut has_key) = (0, false);
+        let AttributesSeed(trace, request) = self;
+        let mut attributes = Attributes::of(request);
         while let Some(Text(name)) = map.next_key()? {
-            count += 1;
-            if count > MOST_ATTRIBUTES {
-                return Err(A::Error::custom(format_args!(
-                    "more than {MOST_ATTRIBUTES} attributes"
-                )));
-            }
+            attributes.one_more().map_err(A::Error::custom)?;
             let named = |error: A::Error| {
                 trace.inside(&name);
                 error
             };
-            let fault = |reason: &dyn fmt::Display| named(A::Error::custom(reason));
-            check_name(&name).map_err(|reason| fault(&reason))?;
+            let unfit = |reason: String| named(A::Error::custom(reason));
+            check_name(&name).map_err(unfit)?;
             let Text(value) = map.next_value().map_err(named)?;
-            if value.len() > LONGEST_VALUE {
-                return Err(fault(&format_args!(
-                    "a value has at most {LONGEST_VALUE} bytes"
-                )));
-            }
-            let twice = match &*name {
-                "ip" => {
-                    let address = ip::parse(&value).map_err(|reason| fault(&reason))?;
-                    request.ip.replace(address).is_some()
-                }
-                "api_key" => {
-                    let twice = std::mem::replace(&mut has_key, true);
-                    // An empty key is what a missing header looks like after a template.
-                    request.api_key = (!value.is_empty()).then(|| digested(&value));
-                    twice
-                }
-                _ => request.text(&name).is_some(),
-            };
-            if twice {
-                return Err(fault(&"given twice"));
-            }
-            if !matches!(&*name, "ip" | "api_key") {
-                request.attributes.push((name, value));
-            }
+            let echo = name.clone();
+            attributes.add(name, value).map_err(|reason| {
+                trace.inside(&echo);
+                A::Error::custom(reason)
+            })?;
         }
         Ok(())
-    }
-}
-
-/// A key as a request carries it. The key itself goes no further.
-pub(crate) fn digested<'a>(key: &str) -> ApiKey<'a> {
-    ApiKey {
-        digest: *Digest::of(key).as_bytes(),
-        tier: None,
-        name: None,
     }
 }
 
@@ -284,13 +254,6 @@ impl<'de> Visitor<'de> for Costs<'_, '_, 'de> {
             }
         }
         Ok(())
-    }
-}
-
-fn check_name(name: &str) -> Result<(), String> {
-    match name.len() {
-        1..=LONGEST_NAME => Ok(()),
-        _ => Err(format!("a name has 1 to {LONGEST_NAME} bytes")),
     }
 }
 
@@ -370,8 +333,9 @@ impl<'de> Visitor<'de> for ReceiptSeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut receipt = None;
         while let Some(Text(field)) = map.next_key()? {
-            self.0.at(cut(&field, LONGEST_ECHO));
+            self.0.at("receipt");
             if field != "receipt" {
+                self.0.at_unknown(&field);
                 return Err(A::Error::custom("unknown field, write receipt"));
             }
             let Text(value) = map.next_value()?;

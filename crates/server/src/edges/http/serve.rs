@@ -5,21 +5,20 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::json;
-use smallvec::SmallVec;
-use tidegate::http::{Answer as Decided, BodyStyle, answer, item};
+use tidegate::http::{Answer as Decided, BodyStyle, Context, answer, item};
 use tidegate::{RefundError, View};
 use tidegate_core::engine::{Decision, Edge, Request};
 use tidegate_core::store::{Refunded, Store, StoreError};
 
-use super::error::{Refusal, json_answer, sign};
+use super::error::{Refusal, json_answer};
 use super::explain;
-use super::wire::{self, Ask, Asked, BadInput};
+use super::wire::{self, Ask, Asked, Asks, BadInput, Wish};
 use crate::address::Place;
 use crate::drain::Phase;
 use crate::edges::auth;
@@ -144,8 +143,9 @@ fn ask(
         Asked::Many(asks) if verb == Verb::Explain => {
             let view = service.limiter.view();
             let all: Vec<_> = asks
+                .requests
                 .into_iter()
-                .map(|ask| explain::json(&view.explain(ask.request)))
+                .map(|request| explain::json(&view.explain(request)))
                 .collect();
             Ok(json_answer(
                 StatusCode::OK,
@@ -165,9 +165,9 @@ fn one(
     ask: Ask<'_>,
     body: &[u8],
 ) -> Result<Answer, Refusal> {
-    let peek = ask.peek || verb == Verb::Peek;
+    let peek = ask.wish.peek || verb == Verb::Peek;
     let decision = service.decide(ask.request, peek).map_err(no_store)?;
-    let receipt = service.receipt(ask.receipt && !peek, &decision);
+    let receipt = service.receipt(ask.wish.receipt && !peek, &decision);
     let mut context = service.context(id, body_style(&parts.headers));
     context.receipt = receipt.as_deref();
     if !peek {
@@ -176,102 +176,87 @@ fn one(
             _ => None,
         });
     }
-    Ok(decided(answer(&decision, &context), id))
+    Ok(decided(answer(&decision, &context)))
 }
 
 /// A decision on the wire.
-pub(crate) fn decided(
-    Decided {
-        status,
-        headers,
-        body,
-    }: Decided,
-    id: &Id,
-) -> Answer {
-    let mut answer = Response::new(Full::new(body));
-    *answer.status_mut() = status;
-    *answer.headers_mut() = headers;
-    sign(&mut answer, id);
+pub(crate) fn decided(decided: Decided) -> Answer {
+    let mut answer = Response::new(Full::new(decided.body));
+    *answer.status_mut() = decided.status;
+    *answer.headers_mut() = decided.headers;
     answer
 }
 
 /// A list: each decided on its own, in order, all under the same rules. Taken in pieces that fit
 /// the processor's first cache.
-fn many(service: &Service, id: &Id, verb: Verb, asks: Vec<Ask<'_>>, body: &[u8]) -> Answer {
+fn many(service: &Service, id: &Id, verb: Verb, asks: Asks<'_>, body: &[u8]) -> Answer {
     const PIECE: usize = 16;
     let view = service.limiter.view();
-    let mut out = BytesMut::with_capacity(asks.len() * 320 + 2);
-    out.put_u8(b'[');
+    let (mut requests, mut wishes) = (asks.requests, asks.wishes);
+    if verb == Verb::Peek {
+        wishes.iter_mut().for_each(|wish| wish.peek = true);
+    }
+    let mut out = Vec::with_capacity(requests.len() * 320 + 2);
+    out.push(b'[');
     // Asked for by the log alone, and then read once for the whole list.
     let again = OnceCell::new();
-    let (mut asks, mut at, mut took) = (asks.into_iter(), 0, Duration::ZERO);
-    while asks.len() > 0 {
-        let mut wishes = SmallVec::<[Wish; PIECE]>::new();
-        let piece = asks.by_ref().take(PIECE).map(|ask| {
-            wishes.push(Wish {
-                peek: ask.peek || verb == Verb::Peek,
-                receipt: ask.receipt,
-            });
-            ask.request
-        });
-        let piece = piece.collect();
+    let context = service.context(id, BodyStyle::Plain);
+    let (mut at, mut took) = (0, Duration::ZERO);
+    for (piece, wishes) in requests.chunks_mut(PIECE).zip(wishes.chunks(PIECE)) {
         let begun = Instant::now();
-        let decisions = decide_each(&view, piece, &wishes);
+        let decisions = decide_each(&view, piece, wishes);
         took += begun.elapsed();
-        for (decision, wish) in decisions.into_iter().zip(wishes) {
+        for (decision, wish) in decisions.iter().zip(wishes) {
             if at > 0 {
-                out.put_u8(b',');
+                out.push(b',');
             }
             let asked = || match again.get_or_init(|| wire::asked(body)) {
-                Ok(Asked::Many(asks)) => asks.get(at).map(|ask| ask.request.clone()),
+                Ok(Asked::Many(asks)) => asks.requests.get(at).cloned(),
                 _ => None,
             };
-            write_item(service, decision, wish, asked, &mut out);
+            write_item(service, &context, decision, *wish, asked, &mut out);
             at += 1;
         }
     }
-    out.put_u8(b']');
+    out.push(b']');
     service.metrics.took(Edge::Http, took);
-    json_answer(StatusCode::OK, out.freeze(), id)
-}
-
-/// What is wanted of one item of a list.
-#[derive(Clone, Copy)]
-struct Wish {
-    peek: bool,
-    receipt: bool,
+    json_answer(StatusCode::OK, out.into(), id)
 }
 
 fn write_item<'a>(
     service: &Service,
-    decision: Result<Decision, StoreError>,
+    list: &Context<'_>,
+    decision: &Result<Decision, StoreError>,
     wish: Wish,
     asked: impl FnOnce() -> Option<Request<'a>>,
-    out: &mut BytesMut,
+    out: &mut Vec<u8>,
 ) {
     let id = service.ids.next();
     let Ok(decision) = decision else {
-        out.put_slice(br#"{"status":503,"error":"store_unavailable"}"#);
+        out.extend_from_slice(br#"{"status":503,"error":"store_unavailable"}"#);
         return;
     };
-    let receipt = service.receipt(wish.receipt && !wish.peek, &decision);
-    let mut context = service.context(&id, BodyStyle::Plain);
-    context.receipt = receipt.as_deref();
     if !wish.peek {
-        service.log_denial(&id, Edge::Http, &decision, asked);
+        service.log_denial(&id, Edge::Http, decision, asked);
     }
-    item(&decision, &context, out);
+    let receipt = service.receipt(wish.receipt && !wish.peek, decision);
+    let context = Context {
+        id: id.as_str(),
+        receipt: receipt.as_deref(),
+        ..*list
+    };
+    item(decision, &context, out);
 }
 
-fn decide_each<S: Store>(
-    view: &View<'_, S>,
-    requests: Vec<Request<'_>>,
+fn decide_each<'r, S: Store>(
+    view: &'r View<'_, S>,
+    requests: &mut [Request<'r>],
     wishes: &[Wish],
 ) -> Vec<Result<Decision, StoreError>> {
     if !wishes.iter().any(|wish| wish.peek) {
         return at_once(view.check_each(requests));
     }
-    let each = requests.into_iter().zip(wishes);
+    let each = requests.iter().cloned().zip(wishes);
     let decided = each.map(|(request, wish)| match wish.peek {
         true => at_once(view.peek(request)),
         false => at_once(view.check(request)),

@@ -1,0 +1,74 @@
+//! The attributes of a request, whichever reader finds them.
+
+use std::borrow::Cow;
+
+use tidegate::identity::{Digest, ip};
+use tidegate_core::engine::{ApiKey, Request};
+
+use super::wire::{LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES};
+
+/// A request that is being given its attributes.
+pub(super) struct Attributes<'r, 'b> {
+    request: &'r mut Request<'b>,
+    count: usize,
+    has_key: bool,
+}
+
+impl<'r, 'b> Attributes<'r, 'b> {
+    pub(super) fn of(request: &'r mut Request<'b>) -> Self {
+        Attributes {
+            request,
+            count: 0,
+            has_key: false,
+        }
+    }
+
+    /// Makes room for one more.
+    pub(super) fn one_more(&mut self) -> Result<(), String> {
+        if self.count == MOST_ATTRIBUTES {
+            return Err(format!("more than {MOST_ATTRIBUTES} attributes"));
+        }
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Adds one. Its name has been checked.
+    pub(super) fn add(&mut self, name: Cow<'b, str>, value: Cow<'b, str>) -> Result<(), String> {
+        if value.len() > LONGEST_VALUE {
+            return Err(format!("a value has at most {LONGEST_VALUE} bytes"));
+        }
+        let request = &mut *self.request;
+        match &*name {
+            "ip" if request.ip.is_none() => {
+                let address = ip::parse(&value).map_err(|reason| reason.to_string())?;
+                request.ip = Some(address);
+            }
+            "api_key" if !self.has_key => {
+                self.has_key = true;
+                // An empty key is what a missing header looks like after a template.
+                request.api_key = (!value.is_empty()).then(|| digested(&value));
+            }
+            "ip" | "api_key" => return Err("given twice".to_owned()),
+            text if request.text(text).is_some() => return Err("given twice".to_owned()),
+            _ => request.attributes.push((name, value)),
+        }
+        Ok(())
+    }
+}
+
+/// Whether an attribute or a unit may be called that.
+pub(super) fn check_name(name: &str) -> Result<(), String> {
+    match name.len() {
+        1..=LONGEST_NAME => Ok(()),
+        _ => Err(format!("a name has 1 to {LONGEST_NAME} bytes")),
+    }
+}
+
+/// A key as a request carries it. The key itself goes no further.
+pub(crate) fn digested<'a>(key: &str) -> ApiKey<'a> {
+    ApiKey {
+        digest: *Digest::of(key).as_bytes(),
+        tier: None,
+        name: None,
+    }
+}
