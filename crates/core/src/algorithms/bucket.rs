@@ -4,7 +4,7 @@
 //! `per_token` units, one tick drains `per_tick`, and their ratio is the rate in lowest terms. No
 //! float and no rounded duration is ever stored, so nothing drifts. A fresh bucket has level 0.
 //!
-//! Invariant: `level <= 2 * capacity`, and all products stay below the limit's precision; the
+//! Invariant: `level <= 2 * full_level`, and all products stay below the limit's precision; the
 //! constructor refuses parameters that could not keep this.
 
 use super::{Meter, Precision, Settled, Wait, gcd};
@@ -69,8 +69,9 @@ impl Bucket {
         self.queue.is_some()
     }
 
+    /// The level at which no token is left.
     #[inline]
-    fn capacity(&self) -> u64 {
+    fn full_level(&self) -> u64 {
         self.tokens * self.per_token
     }
 
@@ -126,7 +127,7 @@ impl Meter for Bucket {
             return Wait::Never;
         }
         let wanted = state.level + cost.get() * self.per_token;
-        let over = wanted.saturating_sub(self.capacity());
+        let over = wanted.saturating_sub(self.full_level());
         let late = self.lateness(state);
         if over > 0 || late > 0 {
             let fits = self.drained_at(state.last, over);
@@ -145,7 +146,7 @@ impl Meter for Bucket {
         if self.lateness(state) > 0 {
             return 0;
         }
-        self.capacity().saturating_sub(state.level) / self.per_token
+        self.full_level().saturating_sub(state.level) / self.per_token
     }
 
     #[inline]
@@ -156,7 +157,7 @@ impl Meter for Bucket {
     #[inline]
     fn spend(&self, state: &mut BucketState, _tick: u64, units: u64) {
         let added = units.saturating_mul(self.per_token);
-        state.level = state.level.saturating_add(added).min(2 * self.capacity());
+        state.level = state.level.saturating_add(added).min(2 * self.full_level());
     }
 
     /// Gives back only what cannot have drained since: a full refund would let the level fall
@@ -185,7 +186,7 @@ impl Meter for Bucket {
         let newest = state.last.max(other.last);
         self.advance(&mut other, newest, u64::MAX);
         self.advance(state, newest, u64::MAX);
-        state.level = state.level.max(other.level).min(2 * self.capacity());
+        state.level = state.level.max(other.level).min(2 * self.full_level());
     }
 }
 
@@ -194,7 +195,7 @@ impl Bucket {
     pub(crate) fn adopt(&self, old: &Bucket, old_state: &BucketState, tick: u64) -> BucketState {
         let scaled = (u128::from(old_state.level) * u128::from(self.per_token))
             .div_ceil(u128::from(old.per_token));
-        let most = 2 * self.capacity();
+        let most = 2 * self.full_level();
         BucketState {
             last: tick,
             level: u64::try_from(scaled).unwrap_or(most).min(most),

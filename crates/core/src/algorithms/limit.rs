@@ -124,7 +124,7 @@ impl Limit {
     /// The most a client can ever have at once: the burst, or the count of a window.
     pub fn capacity(&self) -> u64 {
         match &self.shape {
-            Shape::Bucket(meter) => Meter::capacity(meter),
+            Shape::Bucket(meter) => meter.capacity(),
             Shape::Fixed(meter) => meter.capacity(),
             Shape::Sliding(meter) => meter.capacity(),
             Shape::Strict(meter) => meter.capacity(),
