@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use tidegate_core::engine::Request;
+use tidegate_core::request::Request;
 use tidegate_core::rules::{RuleSet, SourceFile, parse};
 
 const ROUNDS: u32 = 200_000;

@@ -1,6 +1,7 @@
 //! What observers are told, after the fact. They cannot change a decision.
 
-use crate::engine::{Decision, Request};
+use crate::engine::Decision;
+use crate::request::Request;
 
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::engine::{ApiKey, Request};
+use tidegate_core::request::{ApiKey, Request};
 use tidegate_core::rules::{Fit, RuleSet, SourceFile, Standing, parse};
 use tidegate_core::units::Nanos;
 

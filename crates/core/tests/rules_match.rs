@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use tidegate_core::engine::{ApiKey, Request};
+use tidegate_core::request::{ApiKey, Request};
 use tidegate_core::rules::{Listed, RuleSet, SourceFile, parse};
 use tidegate_core::units::{Cost, Nanos};
 

@@ -49,5 +49,6 @@ pub use secret::{Secret, WeakSecret};
 pub use throttle::{Throttle, ThrottleError};
 
 pub use tidegate_core::algorithms::{Retry, Verdict};
-pub use tidegate_core::engine::{ApiKey, Decision, Fate, Request};
-pub use tidegate_core::{algorithms, engine, event, rules, store, units};
+pub use tidegate_core::engine::{Decision, Fate};
+pub use tidegate_core::request::{ApiKey, Request};
+pub use tidegate_core::{algorithms, engine, event, request, rules, store, units};

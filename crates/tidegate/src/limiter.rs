@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use tidegate_core::engine::{self, ApiKey, Decision, Plan, Request, Spent, Stance};
+use tidegate_core::engine::{self, Decision, Plan, Spent, Stance};
 use tidegate_core::event::{Event, Observer};
+use tidegate_core::request::{ApiKey, Request};
 use tidegate_core::rules::{Explanation, Listed, Rule};
 use tidegate_core::store::{ChargeSet, Inspection, Outcome, Refunded, Store, StoreError};
 use tidegate_core::subject::FingerprintKey;

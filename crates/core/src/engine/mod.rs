@@ -5,11 +5,9 @@
 
 mod decision;
 mod plan;
-mod request;
 mod settle;
-pub(crate) mod subject;
+mod subject;
 
 pub use decision::{Decision, Fate, LimitView};
 pub use plan::{Origin, Plan, Stance, charges, plan};
-pub use request::{ApiKey, Edge, Request};
 pub use settle::{Spent, settle, settle_listed};

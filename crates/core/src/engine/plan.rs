@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::{Request, subject};
-use crate::rules::{Class, Listed, Mode, Rule, RuleSet};
+use super::subject;
+use crate::request::Request;
+use crate::rules::{Class, Listed, Mode, Rule, RuleSet, subject_text};
 use crate::store::{Charge, ChargeSet, Role};
 use crate::subject::FingerprintKey;
 use crate::units::{Cost, Nanos};
@@ -130,7 +131,7 @@ fn cost_for(rule: &Rule, request: &Request<'_>) -> Option<Cost> {
 fn class_for(rule: &Rule, request: &Request<'_>) -> Class {
     let tier = request.api_key.and_then(|key| key.tier);
     let own = match rule.has_overrides() {
-        true => subject::text(rule, request),
+        true => subject_text(rule, request),
         false => None,
     };
     rule.class(tier, own.as_deref().unwrap_or_default())

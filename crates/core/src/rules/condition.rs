@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::glob::Glob;
 use super::nets::NetMap;
-use crate::engine::Request;
+use crate::request::Request;
 
 /// When a rule applies: all of the first hold and none of the second.
 #[derive(Clone, Debug, Default)]

@@ -11,8 +11,9 @@ use super::lists::{Entry, Listed};
 use super::matrix::Fit;
 use super::model::{By, Mode, Rule};
 use super::set::RuleSet;
+use super::subject::subject_text;
 use crate::algorithms::Algorithm;
-use crate::engine::Request;
+use crate::request::Request;
 use crate::subject::RuleName;
 use crate::units::Nanos;
 
@@ -105,10 +106,7 @@ impl RuleSet {
 
 fn view(rule: &Rule, standing: Standing, request: &Request<'_>) -> RuleView {
     let tier = request.api_key.and_then(|key| key.tier);
-    let rates = rule.rates(rule.class(
-        tier,
-        &crate::engine::subject::text(rule, request).unwrap_or_default(),
-    ));
+    let rates = rule.rates(rule.class(tier, &subject_text(rule, request).unwrap_or_default()));
     RuleView {
         rule: rule.name.clone(),
         standing,

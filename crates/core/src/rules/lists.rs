@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::fault::shown;
 use super::nets::NetMap;
-use crate::engine::Request;
+use crate::request::Request;
 use crate::units::Nanos;
 
 /// What a list says about a request.

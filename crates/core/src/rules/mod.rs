@@ -29,6 +29,7 @@ mod schema;
 mod set;
 mod slots;
 mod span;
+mod subject;
 mod uses;
 mod yaml;
 mod yaml_words;
@@ -43,6 +44,8 @@ pub use rate::{PerWindow, Rate, RateError, parse_rate};
 pub use schema::schema;
 pub use set::{Identity, RuleSet};
 pub use yaml::MOST_BYTES;
+
+pub(crate) use subject::{Value, subject_text, value_of};
 
 use crate::algorithms::Precision;
 

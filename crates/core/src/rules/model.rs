@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::condition::{Attribute, Match};
 use super::fault::Place;
 use crate::algorithms::{Algorithm, Limit};
-use crate::engine::Request;
+use crate::request::Request;
 use crate::store::Terms;
 use crate::subject::RuleName;
 use crate::units::Nanos;

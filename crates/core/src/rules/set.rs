@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::index::Index;
 use super::lists::{Entry, List, Listed};
 use super::model::Rule;
-use crate::engine::Request;
+use crate::request::Request;
 use crate::units::Nanos;
 
 /// Rules that have been read, checked and indexed.

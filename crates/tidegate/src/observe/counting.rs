@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
-use tidegate_core::engine::{Decision, Edge, Fate, LimitView};
+use tidegate_core::engine::{Decision, Fate, LimitView};
 use tidegate_core::event::{Event, Observer};
+use tidegate_core::request::Edge;
 use tidegate_core::rules::RuleSet;
 
 use super::metrics::Metrics;

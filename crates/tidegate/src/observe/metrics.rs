@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use tidegate_core::engine::Edge;
+use tidegate_core::request::Edge;
 use tidegate_core::store::Source;
 
 use super::counting::Loaded;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crossbeam_utils::CachePadded;
-use tidegate_core::engine::Edge;
+use tidegate_core::request::Edge;
 use tidegate_core::store::Source;
 
 use super::lines::LineGate;

@@ -8,8 +8,9 @@
 use std::sync::Arc;
 
 use tidegate::clock::ManualClock;
-use tidegate::engine::{ApiKey, Decision, Fate, Request};
+use tidegate::engine::{Decision, Fate};
 use tidegate::identity::Digest;
+use tidegate::request::{ApiKey, Request};
 use tidegate::rules::{RuleSet, SourceFile, parse};
 use tidegate::store::Refunded;
 use tidegate::stores::memory::MemoryStore;

@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use self::text::TextIndex;
 use super::condition::{Attribute, Condition, Match, Wanted};
 use super::nets::NetMap;
-use crate::engine::Request;
+use crate::request::Request;
 
 /// Positions of rules. Most values belong to a few rules.
 pub(crate) type Rules = SmallVec<[u32; 4]>;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::engine::{ApiKey, Request};
+use crate::request::{ApiKey, Request};
 use crate::rules::{RuleSet, SourceFile, parse};
 
 const MANY: usize = 10_000;

@@ -5,7 +5,7 @@ use http::Response;
 use http::request::Parts;
 use http_body_util::Full;
 use tidegate::http::{answer as written, headers};
-use tidegate_core::engine::Edge;
+use tidegate_core::request::Edge;
 
 use super::wire::{self, Options};
 use crate::address::Place;

@@ -19,7 +19,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use ipnet::IpNet;
 use tidegate::identity::Trusted;
 use tidegate::identity::forwarded::{self, Chain};
-use tidegate_core::engine::{Edge, Request};
+use tidegate_core::request::{Edge, Request};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::units::Nanos;
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use tidegate::identity::{Digest, ip};
-use tidegate_core::engine::{ApiKey, Request};
+use tidegate_core::request::{ApiKey, Request};
 
 use super::wire::{LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES};
 

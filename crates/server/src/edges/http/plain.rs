@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use tidegate::http::json_plain;
-use tidegate_core::engine::Request;
+use tidegate_core::request::Request;
 use tidegate_core::units::Cost;
 
 use super::attributes::{Attributes, check_name};

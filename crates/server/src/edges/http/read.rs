@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use tidegate_core::engine::Request;
+use tidegate_core::request::Request;
 use tidegate_core::units::Cost;
 
 use super::attributes::{Attributes, check_name};

@@ -13,7 +13,8 @@ use hyper::body::Incoming;
 use serde_json::json;
 use tidegate::http::{Answer as Decided, BodyStyle, Context, answer, item};
 use tidegate::{RefundError, View};
-use tidegate_core::engine::{Decision, Edge, Request};
+use tidegate_core::engine::Decision;
+use tidegate_core::request::{Edge, Request};
 use tidegate_core::store::{Refunded, Store, StoreError};
 
 use super::error::{Refusal, json_answer};

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use serde::de::DeserializeSeed;
-use tidegate_core::engine::{Edge, Request};
+use tidegate_core::request::{Edge, Request};
 
 use super::plain;
 use super::read::{OneOrMany, ReceiptSeed, Trace};

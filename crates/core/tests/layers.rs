@@ -1,0 +1,77 @@
+//! Which room of the core may know which other: knowledge points one way.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each room and the rooms it may use.
+const MAY_USE: [(&str, &[&str]); 9] = [
+    ("units", &[]),
+    ("subject", &[]),
+    ("algorithms", &["units"]),
+    ("request", &["units"]),
+    ("store", &["units", "subject", "algorithms"]),
+    ("invariants", &["units", "algorithms"]),
+    (
+        "rules",
+        &["units", "subject", "algorithms", "store", "request"],
+    ),
+    (
+        "engine",
+        &[
+            "units",
+            "subject",
+            "algorithms",
+            "store",
+            "request",
+            "rules",
+        ],
+    ),
+    ("event", &["engine", "request"]),
+];
+
+fn files(path: &Path, found: &mut Vec<PathBuf>) {
+    if path.is_dir() {
+        for entry in fs::read_dir(path).unwrap() {
+            files(&entry.unwrap().path(), found);
+        }
+    } else {
+        found.push(path.to_owned());
+    }
+}
+
+/// The rooms named in a file. Its tests may use any.
+fn used(text: &str) -> BTreeSet<String> {
+    let code = text.split("#[cfg(test)]").next().unwrap();
+    let rooms = code.split("crate::").skip(1);
+    rooms
+        .map(|rest| rest.chars().take_while(char::is_ascii_lowercase).collect())
+        .filter(|room: &String| !room.is_empty())
+        .collect()
+}
+
+#[test]
+fn no_room_knows_one_that_stands_on_it() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut rooms = 0;
+    for entry in fs::read_dir(&src).unwrap() {
+        let path = entry.unwrap().path();
+        let room = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if room == "lib" {
+            continue;
+        }
+        rooms += 1;
+        let (_, may_use) = MAY_USE.iter().find(|(name, _)| *name == room).unwrap();
+        let mut within = Vec::new();
+        files(&path, &mut within);
+        within.retain(|file| file.extension().is_some_and(|end| end == "rs"));
+        for file in within {
+            for used in used(&fs::read_to_string(&file).unwrap()) {
+                let fine = used == room || may_use.contains(&&*used);
+                assert!(fine, "{} uses {used}", file.display());
+            }
+        }
+    }
+    assert_eq!(rooms, MAY_USE.len());
+}
