@@ -1,5 +1,8 @@
 //! What a client sees: decisions, headers, lists, receipts, explanations.
 
+use std::path::Path;
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use crate::http::ask;
@@ -196,6 +199,24 @@ fn health_readiness_and_the_description_are_there() {
     }
     let description = client.request("GET", "/openapi.json", &[], "").json();
     assert!(description["paths"]["/v1/check"]["post"].is_object());
+}
+
+#[test]
+fn the_description_is_valid_openapi() {
+    let server = Server::start(RULES);
+    let description = server.client().request("GET", "/openapi.json", &[], "");
+    let file = server.dir.path().join("openapi.json");
+    std::fs::write(&file, description.body).unwrap();
+    let validator = "../../target/tools/python/bin/openapi-spec-validator";
+    let validator = Path::new(env!("CARGO_MANIFEST_DIR")).join(validator);
+    let ran = Command::new(validator).arg(&file).output();
+    let ran =
+        ran.expect("openapi-spec-validator is missing; `make test` installs it, by scripts/tools");
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(
+        ran.status.success() && said.trim().ends_with("OK"),
+        "{said}"
+    );
 }
 
 #[test]
