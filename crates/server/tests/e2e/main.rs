@@ -14,6 +14,7 @@ mod drain;
 mod hostile;
 mod http;
 mod logs;
+mod nginx;
 mod readme;
 mod reload;
 mod server;
