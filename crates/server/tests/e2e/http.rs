@@ -109,6 +109,17 @@ impl Client {
         Ok(reply)
     }
 
+    /// Keeps the connection until the other side is gone, and takes nothing that it sends.
+    pub(crate) fn wait_without_reading(&mut self) {
+        // One byte more now and then, until there is nobody to take it.
+        while match self.send_raw(b" ") {
+            Ok(()) => true,
+            Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+        } {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
     /// Whether the other side has closed, waiting for it.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();

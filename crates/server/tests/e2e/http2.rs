@@ -1,0 +1,94 @@
+//! HTTP/2 by prior knowledge, with a client that is not ours.
+
+use bytes::{Bytes, BytesMut};
+use h2::client::SendRequest;
+use http::{HeaderMap, Request, StatusCode};
+use tokio::net::TcpStream;
+
+use crate::http::ask;
+use crate::server::Server;
+
+const RULES: &str =
+    "version: 1\nrules:\n  - { name: r, by: ip, rate: 5/hour, algorithm: fixed-window }\n";
+
+/// A connection whose streams may hold so many bytes that nobody has read.
+pub(crate) async fn connect(server: &Server, window: u32) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(server.http).await.unwrap();
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(window);
+    let (client, connection) = builder.handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+pub(crate) fn post(path: &str) -> Request<()> {
+    let uri = format!("http://tidegate{path}");
+    Request::post(uri).body(()).unwrap()
+}
+
+struct Reply {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+async fn check(client: SendRequest<Bytes>, body: Bytes) -> Reply {
+    let mut client = client.ready().await.unwrap();
+    let (reply, mut stream) = client.send_request(post("/v1/check"), false).unwrap();
+    stream.send_data(body, true).unwrap();
+    let (head, mut body) = reply.await.unwrap().into_parts();
+    let mut read = BytesMut::new();
+    while let Some(piece) = body.data().await {
+        let piece = piece.unwrap();
+        body.flow_control().release_capacity(piece.len()).unwrap();
+        read.extend_from_slice(&piece);
+    }
+    Reply {
+        status: head.status,
+        headers: head.headers,
+        body: read.freeze(),
+    }
+}
+
+/// More streams than a connection may have at once: the others wait their turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn three_hundred_streams_of_one_connection_pass_exactly_the_limit() {
+    let server = Server::start(RULES);
+    let client = connect(&server, 65_535).await;
+    let body = Bytes::from(ask("192.0.2.1", "/"));
+    let asked: Vec<_> = (0..300)
+        .map(|_| tokio::spawn(check(client.clone(), body.clone())))
+        .collect();
+    let mut left = Vec::new();
+    for reply in asked {
+        let reply = reply.await.unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+        assert_eq!(reply.headers["ratelimit-policy"], "\"r\";q=5;w=3600");
+        assert_eq!(reply.headers["x-tidegate-id"], told["id"].as_str().unwrap());
+        if reply.status == StatusCode::OK {
+            left.push(told["remaining"].as_u64().unwrap());
+        } else {
+            assert_eq!(reply.status, StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(told["error"], "rate_limit_exceeded");
+            assert!(reply.headers.contains_key("retry-after"));
+        }
+    }
+    left.sort_unstable();
+    assert_eq!(left, [0, 1, 2, 3, 4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_request_or_a_large_one_costs_its_own_stream_only() {
+    let server = Server::start(RULES);
+    let client = connect(&server, 65_535).await;
+    for (body, status) in [
+        (Bytes::from_static(b"{"), StatusCode::BAD_REQUEST),
+        (
+            Bytes::from(" ".repeat(70_000) + &ask("192.0.2.1", "/")),
+            StatusCode::PAYLOAD_TOO_LARGE,
+        ),
+        (Bytes::from(ask("192.0.2.1", "/")), StatusCode::OK),
+    ] {
+        assert_eq!(check(client.clone(), body).await.status, status);
+    }
+}

@@ -1,0 +1,72 @@
+//! Clients that ask much and never read what they asked for.
+
+use crate::http::{Client, ask};
+use crate::server::{Server, metric, wait_for};
+
+const RULES: &str =
+    "version: 1\nrules:\n  - { name: r, by: ip, rate: 1000000/hour, algorithm: fixed-window }\n";
+
+/// Asks little and is answered much: some 200 KiB.
+fn list() -> String {
+    format!("[{}]", vec![r#"{"attributes":{}}"#; 1000].join(","))
+}
+
+/// The most memory the process ever held, in bytes.
+fn most_held(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM:"))
+        .unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib << 10
+}
+
+fn answered(server: &Server) -> u64 {
+    let page = server.admin_get("/metrics").body;
+    metric(
+        &page,
+        "tidegate_http_answers_total{edge=\"http\",status=\"200\"}",
+    )
+}
+
+/// Somebody else asks a while, long enough for the others to do what harm they can.
+fn others_are_served(server: &Server) {
+    let list = list();
+    let mut good = server.client();
+    for _ in 0..100 {
+        assert_eq!(good.post("/v1/peek", &list).status, 200);
+        assert_eq!(good.post("/v1/check", &ask("192.0.2.1", "/")).status, 200);
+    }
+}
+
+/// Each asks fifty times on one connection, and would be owed 10 MiB; all together half a gigabyte.
+#[test]
+fn a_connection_whose_answers_nobody_reads_is_owed_one_of_them() {
+    const READERS: u64 = 50;
+    let server = Server::start(RULES);
+    others_are_served(&server);
+    let (before, answers) = (most_held(&server), answered(&server));
+    let list = list();
+    std::thread::scope(|scope| {
+        let clients: Vec<Client> = (0..READERS).map(|_| server.client()).collect();
+        for mut client in clients {
+            let list = &list;
+            // At some point nobody takes any more from it; it is closed when the server ends.
+            scope.spawn(move || {
+                let _ = (0..50).try_for_each(|_| client.send("POST", "/v1/peek", &[], list));
+                client.wait_without_reading();
+            });
+        }
+        wait_for("each to be answered once", || {
+            (answered(&server) >= answers + READERS).then_some(())
+        });
+        others_are_served(&server);
+        let held = most_held(&server) - before;
+        assert!(
+            held <= READERS << 20,
+            "{held} bytes for those who never read"
+        );
+        server.signal("KILL");
+    });
+}
