@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
-use super::uploads::{Upload, Uploads};
+use super::transfers::{Transfer, Transfers};
 
 /// How long a body may take to arrive: many round trips even on a bad line.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
@@ -20,7 +20,7 @@ pub(crate) const SMALL: usize = 64 << 10;
 /// Larger bodies held at the same time.
 pub(crate) const LARGE_AT_ONCE: usize = 64;
 
-static LARGE: Uploads = Uploads::new(LARGE_AT_ONCE);
+static LARGE: Transfers = Transfers::new(LARGE_AT_ONCE);
 
 /// Why there is no body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -68,14 +68,14 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
 }
 
 /// A body counts as large when it has become so, not when it says that it will be.
-async fn collect<B>(mut body: B, most: usize, large: &Uploads) -> Result<Bytes, BodyError>
+async fn collect<B>(mut body: B, most: usize, large: &'static Transfers) -> Result<Bytes, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     if body.size_hint().lower() > most as u64 {
         return Err(BodyError::TooLarge { most });
     }
-    let mut upload: Option<Upload<'_>> = None;
+    let mut upload: Option<Transfer> = None;
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = next(&mut body, upload.as_ref()).await? {
@@ -87,8 +87,8 @@ where
             return Err(BodyError::TooLarge { most });
         }
         match &mut upload {
-            Some(upload) => upload.received(length),
-            None if length > SMALL => upload = Some(large.begin(length).await),
+            Some(upload) => upload.moved(data.len()),
+            None if length > SMALL => upload = Some(large.begin().await),
             None => {}
         }
         // Most bodies are one piece, which then is not copied.
@@ -108,7 +108,7 @@ where
 type Frame<B> = Result<hyper::body::Frame<Bytes>, <B as Body>::Error>;
 
 /// The next piece, unless another gets its room before it comes.
-async fn next<B>(body: &mut B, upload: Option<&Upload<'_>>) -> Result<Option<Frame<B>>, BodyError>
+async fn next<B>(body: &mut B, upload: Option<&Transfer>) -> Result<Option<Frame<B>>, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {

@@ -15,9 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{HeaderValue, Version, header};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -31,6 +29,7 @@ use tracing::{debug, error};
 
 use crate::address::Place;
 use crate::drain::Phase;
+use crate::net::outgoing::Outgoing;
 use crate::net::peers::Seat;
 
 /// The idle time is counted in so many parts: a connection is asked to close when that many have
@@ -38,7 +37,7 @@ use crate::net::peers::Seat;
 const QUARTERS: u32 = 4;
 
 /// An answer, whole.
-pub(crate) type Answer = Response<Full<Bytes>>;
+pub(crate) type Answer = Response<Outgoing>;
 
 /// What answers requests.
 pub(crate) trait Handler: Clone + Send + Sync + 'static {
@@ -204,6 +203,7 @@ async fn caught<F: Future>(work: F) -> Option<F::Output> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio::sync::Semaphore;
 
@@ -214,11 +214,11 @@ mod tests {
         async fn handle(&self, _: &Place, request: Request<Incoming>) -> Answer {
             tokio::task::yield_now().await;
             assert!(request.uri().path() != "/panic", "on purpose");
-            Response::new(Full::from("fine"))
+            Response::new(Bytes::from("fine").into())
         }
 
         fn panicked(&self) -> Answer {
-            let mut answer = Response::new(Full::from("sorry"));
+            let mut answer = Response::new(Bytes::from("sorry").into());
             *answer.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
             answer
         }

@@ -225,7 +225,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::net::connection::Answer;
-    use http_body_util::Full;
+    use bytes::Bytes;
     use hyper::Request;
     use hyper::body::Incoming;
     use std::net::IpAddr;
@@ -238,11 +238,11 @@ mod tests {
 
     impl Handler for Wary {
         async fn handle(&self, _: &Place, _: Request<Incoming>) -> Answer {
-            Answer::new(Full::from("fine"))
+            Answer::new(Bytes::from("fine").into())
         }
 
         fn panicked(&self) -> Answer {
-            Answer::new(Full::from("sorry"))
+            Answer::new(Bytes::from("sorry").into())
         }
 
         fn trusts(&self, _: IpAddr) -> bool {

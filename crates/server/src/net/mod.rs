@@ -9,10 +9,12 @@
 //! | body | 64 KiB, lists 1 MiB | 413 |
 //! | body trickling | [`body::DEADLINE`] | 408 |
 //! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |
+//! | large answers at once | [`outgoing::LARGE`] | the next one takes the room of one that is not read |
 //! | HTTP/2 streams per connection | 128 | refused by the protocol |
 
 pub(crate) mod body;
 pub(crate) mod connection;
 pub(crate) mod listener;
+pub(crate) mod outgoing;
 pub(crate) mod peers;
-mod uploads;
+mod transfers;

@@ -78,6 +78,22 @@ async fn three_hundred_streams_of_one_connection_pass_exactly_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_large_answer_arrives_whole() {
+    let server = Server::start(RULES);
+    let client = connect(&server, 65_535).await;
+    let list = format!("[{}]", vec![ask("192.0.2.1", "/"); 1000].join(","));
+    let reply = check(client, Bytes::from(list)).await;
+    assert_eq!(
+        reply.headers["content-length"],
+        reply.body.len().to_string()
+    );
+    assert!(reply.body.len() > 100_000, "it is not one piece");
+    let items: Vec<serde_json::Value> = serde_json::from_slice(&reply.body).unwrap();
+    let allowed = items.iter().filter(|item| item["allowed"] == true).count();
+    assert_eq!((items.len(), allowed), (1000, 5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_bad_request_or_a_large_one_costs_its_own_stream_only() {
     let server = Server::start(RULES);
     let client = connect(&server, 65_535).await;

@@ -1,6 +1,9 @@
 //! Clients that ask much and never read what they asked for.
 
+use bytes::Bytes;
+
 use crate::http::{Client, ask};
+use crate::http2;
 use crate::server::{Server, metric, wait_for};
 
 const RULES: &str =
@@ -69,4 +72,33 @@ fn a_connection_whose_answers_nobody_reads_is_owed_one_of_them() {
         );
         server.signal("KILL");
     });
+}
+
+/// A connection may have 128 streams, and all of their answers waited in memory to be read: 36 MiB for
+/// each connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_nobody_reads_share_the_room_for_large_answers() {
+    const READERS: u64 = 6;
+    const STREAMS: u64 = 128;
+    let server = Server::start(RULES);
+    others_are_served(&server);
+    let (before, answers) = (most_held(&server), answered(&server));
+    let list = Bytes::from(list());
+    let mut unread = Vec::new();
+    for _ in 0..READERS {
+        // They let nothing come.
+        let client = http2::connect(&server, 0).await;
+        for _ in 0..STREAMS {
+            let mut client = client.clone().ready().await.unwrap();
+            let (reply, mut stream) = client.send_request(http2::post("/v1/peek"), false).unwrap();
+            stream.send_data(list.clone(), true).unwrap();
+            unread.push(reply);
+        }
+    }
+    wait_for("all to be answered", || {
+        (answered(&server) >= answers + READERS * STREAMS).then_some(())
+    });
+    others_are_served(&server);
+    let held = most_held(&server) - before;
+    assert!(held < 64 << 20, "{held} bytes for those who never read");
 }

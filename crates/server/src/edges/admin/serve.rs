@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
-use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
@@ -113,7 +112,7 @@ impl Admin {
             .service
             .metrics
             .expose(env!("CARGO_PKG_VERSION"), facts);
-        let mut answer = Response::new(Full::new(Bytes::from(page)));
+        let mut answer = Response::new(Bytes::from(page).into());
         let content_type = HeaderValue::from_static(Exposition::CONTENT_TYPE);
         answer
             .headers_mut()

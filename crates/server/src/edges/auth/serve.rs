@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
-use http_body_util::Full;
 use tidegate::http::{answer as written, headers};
 use tidegate_core::request::Edge;
 
@@ -28,7 +27,7 @@ pub(crate) fn answer(
     let decision = service.decide(request, false).map_err(no_store)?;
     let context = service.context(id, body_style(&parts.headers));
     if decision.allowed() {
-        let mut answer = Response::new(Full::new(Bytes::new()));
+        let mut answer = Response::new(Bytes::new().into());
         *answer.headers_mut() = headers(&decision, &context);
         return Ok(answer);
     }

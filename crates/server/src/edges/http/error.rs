@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::Full;
 use serde_json::json;
 
 use super::wire::BadInput;
@@ -124,7 +123,7 @@ impl Refusal {
 
 /// A body of JSON.
 pub(crate) fn json_answer(status: StatusCode, body: Bytes, id: &Id) -> Answer {
-    let mut answer = Response::new(Full::new(body));
+    let mut answer = Response::new(body.into());
     *answer.status_mut() = status;
     let json = HeaderValue::from_static("application/json");
     answer.headers_mut().insert(header::CONTENT_TYPE, json);

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::json;
 use tidegate::http::{Answer as Decided, BodyStyle, Context, answer, item};
@@ -26,6 +25,7 @@ use crate::edges::auth;
 use crate::ids::Id;
 use crate::net::body;
 use crate::net::connection::{Answer, Handler};
+use crate::net::outgoing;
 use crate::service::{Service, at_once, body_style};
 
 /// A list of a thousand requests with generous attributes.
@@ -77,15 +77,9 @@ async fn route(
     body: Incoming,
 ) -> Result<Answer, Refusal> {
     match path {
-        "/v1/check" => ask(service, id, Verb::Check, parts, &posted(parts, body).await?),
-        "/v1/peek" => ask(service, id, Verb::Peek, parts, &posted(parts, body).await?),
-        "/v1/explain" => ask(
-            service,
-            id,
-            Verb::Explain,
-            parts,
-            &posted(parts, body).await?,
-        ),
+        "/v1/check" => asked(service, id, Verb::Check, parts, body).await,
+        "/v1/peek" => asked(service, id, Verb::Peek, parts, body).await,
+        "/v1/explain" => asked(service, id, Verb::Explain, parts, body).await,
         "/v1/refund" => refund(service, id, &posted(parts, body).await?),
         "/healthz" => get(parts).map(|()| status_answer(StatusCode::OK, "ok", id)),
         "/readyz" => get(parts).map(|()| match *service.phase.borrow() {
@@ -96,6 +90,25 @@ async fn route(
             .map(|()| json_answer(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes()), id)),
         _ => Err(Refusal::NoSuchPath),
     }
+}
+
+/// Answers a body once it is there, and where the answer may be large, once there is room for it.
+async fn asked(
+    service: &Service,
+    id: &Id,
+    verb: Verb,
+    parts: &Parts,
+    body: Incoming,
+) -> Result<Answer, Refusal> {
+    let body = posted(parts, body).await?;
+    let is_list = body.trim_ascii_start().starts_with(b"[");
+    if !is_list && verb != Verb::Explain {
+        return ask(service, id, verb, parts, &body);
+    }
+    let mut room = outgoing::LARGE.begin().await;
+    room.prepare();
+    let answer = ask(service, id, verb, parts, &body)?;
+    Ok(answer.map(|body| body.within(room)))
 }
 
 fn get(parts: &Parts) -> Result<(), Refusal> {
@@ -182,7 +195,7 @@ fn one(
 
 /// A decision on the wire.
 pub(crate) fn decided(decided: Decided) -> Answer {
-    let mut answer = Response::new(Full::new(decided.body));
+    let mut answer = Response::new(decided.body.into());
     *answer.status_mut() = decided.status;
     *answer.headers_mut() = decided.headers;
     answer

@@ -1,0 +1,86 @@
+//! The body of an answer. A large one goes out in pieces, as fast as it is read, and holds room as long
+//! as that takes; one that nobody reads loses its room to others, and its memory at once.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+
+use super::body::SMALL;
+use super::transfers::{Outpaced, Transfer, Transfers};
+
+/// Large answers at the same time.
+pub(crate) static LARGE: Transfers = Transfers::new(64);
+
+/// The body of an answer, as far as it was not sent yet.
+pub(crate) struct Outgoing {
+    rest: Rest,
+}
+
+enum Rest {
+    Whole(Bytes),
+    /// The transfer has the bytes; this is how many.
+    Paced {
+        transfer: Transfer,
+        bytes: u64,
+    },
+}
+
+impl From<Bytes> for Outgoing {
+    fn from(whole: Bytes) -> Self {
+        Outgoing {
+            rest: Rest::Whole(whole),
+        }
+    }
+}
+
+impl Outgoing {
+    /// The same answer, holding the room it was made in if it has become large.
+    pub(crate) fn within(self, mut transfer: Transfer) -> Self {
+        match self.rest {
+            Rest::Whole(whole) if whole.len() > SMALL => {
+                let bytes = whole.len() as u64;
+                transfer.send(whole);
+                Outgoing {
+                    rest: Rest::Paced { transfer, bytes },
+                }
+            }
+            rest => Outgoing { rest },
+        }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Outpaced;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Outpaced>>> {
+        let next = match &mut self.rest {
+            Rest::Whole(whole) if whole.is_empty() => None,
+            Rest::Whole(whole) => Some(Ok(std::mem::take(whole))),
+            Rest::Paced { transfer, bytes } => {
+                let piece = transfer.piece().transpose();
+                if let Some(Ok(piece)) = &piece {
+                    *bytes -= piece.len() as u64;
+                }
+                piece
+            }
+        };
+        Poll::Ready(next.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.size_hint().exact() == Some(0)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(match &self.rest {
+            Rest::Whole(whole) => whole.len() as u64,
+            Rest::Paced { bytes, .. } => *bytes,
+        })
+    }
+}
