@@ -56,12 +56,16 @@ async fn three_hundred_streams_of_one_connection_pass_exactly_the_limit() {
     let server = Server::start(RULES);
     let client = connect(&server, 65_535).await;
     let body = Bytes::from(ask("192.0.2.1", "/"));
+    // Until the first answer the client does not know how many streams it may have.
+    let mut replies = vec![check(client.clone(), body.clone()).await];
     let asked: Vec<_> = (0..300)
         .map(|_| tokio::spawn(check(client.clone(), body.clone())))
         .collect();
-    let mut left = Vec::new();
     for reply in asked {
-        let reply = reply.await.unwrap();
+        replies.push(reply.await.unwrap());
+    }
+    let mut left = Vec::new();
+    for reply in replies {
         let told: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
         assert_eq!(reply.headers["ratelimit-policy"], "\"r\";q=5;w=3600");
         assert_eq!(reply.headers["x-tidegate-id"], told["id"].as_str().unwrap());
