@@ -129,6 +129,23 @@ fn slow_clients_are_closed_and_good_ones_served_meanwhile() {
     }
 }
 
+/// Every rule has something to say about every request of a list: with many rules that is no answer
+/// to be sent any more.
+#[test]
+fn a_list_to_be_explained_is_shorter_where_there_are_many_rules() {
+    let rules = (0..1_000).map(|n| format!("  - {{ name: r{n}, by: ip, rate: 5/hour }}\n"));
+    let rules: String = rules.collect();
+    let server = Server::start(&format!("version: 1\nrules:\n{rules}"));
+    let explain = |requests: usize| {
+        let list = vec![r#"{"attributes":{}}"#; requests].join(",");
+        server.post("/v1/explain", &format!("[{list}]"))
+    };
+    assert_eq!(explain(30).status, 200);
+    let refused = explain(31);
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert_eq!(refused.json()["field"], "[30]");
+}
+
 /// They come in any number, hold what they have begun, and come again when they are cut off.
 #[test]
 fn uploads_that_stall_keep_nobody_out() {

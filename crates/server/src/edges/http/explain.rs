@@ -1,7 +1,39 @@
 //! An explanation as JSON: what the lists and every rule have to say about a request.
 
+use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::rules::{Entry, Explanation, Listed, Mode, RuleView, Standing};
+
+use super::error::{Refusal, json_answer};
+use super::wire::{Asked, BadInput};
+use crate::ids::Id;
+use crate::net::connection::Answer;
+use crate::service::Service;
+
+/// What rules say about requests, in one answer: some 10 MiB.
+const MOST_VIEWS: usize = 30_000;
+
+/// Explains one request or a list.
+pub(crate) fn answer(service: &Service, id: &Id, asked: Asked<'_>) -> Result<Answer, Refusal> {
+    let view = service.limiter.view();
+    let told = match asked {
+        Asked::One(ask) => json(&view.explain(ask.request)),
+        Asked::Many(asks) => {
+            let rules = view.policy().rules.rules().len();
+            let most = (MOST_VIEWS / rules.max(1)).max(1);
+            if asks.requests.len() > most {
+                let field = format!("[{most}]");
+                let reason = format!(
+                    "with {rules} rules at most {most} requests are explained at once; send fewer"
+                );
+                return Err(BadInput { field, reason }.into());
+            }
+            let each = asks.requests.into_iter();
+            each.map(|request| json(&view.explain(request))).collect()
+        }
+    };
+    Ok(json_answer(StatusCode::OK, told.to_string().into(), id))
+}
 
 /// The whole explanation.
 pub(crate) fn json(explanation: &Explanation) -> Value {

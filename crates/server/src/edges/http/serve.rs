@@ -145,28 +145,8 @@ fn ask(
                 most: body::SMALL,
             }))
         }
-        Asked::One(ask) if verb == Verb::Explain => {
-            let explained = explain::json(&service.limiter.view().explain(ask.request));
-            Ok(json_answer(
-                StatusCode::OK,
-                explained.to_string().into(),
-                id,
-            ))
-        }
+        asked if verb == Verb::Explain => explain::answer(service, id, asked),
         Asked::One(ask) => one(service, id, verb, parts, *ask, body),
-        Asked::Many(asks) if verb == Verb::Explain => {
-            let view = service.limiter.view();
-            let all: Vec<_> = asks
-                .requests
-                .into_iter()
-                .map(|request| explain::json(&view.explain(request)))
-                .collect();
-            Ok(json_answer(
-                StatusCode::OK,
-                json!(all).to_string().into(),
-                id,
-            ))
-        }
         Asked::Many(asks) => Ok(many(service, id, verb, asks, body)),
     }
 }
