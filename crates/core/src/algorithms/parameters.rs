@@ -144,6 +144,14 @@ impl Limit {
             }
     }
 
+    /// A fixed window that ends at tick `end`: the tick it began at, and the end of the next one.
+    pub fn windows_around(&self, end: u64) -> Option<(u64, u64)> {
+        let Shape::Fixed(window) = &self.shape else {
+            return None;
+        };
+        Some((window.frame.start_of(end), window.frame.end_of(end)))
+    }
+
     /// The limit of which a record says that it was made under it. Of use only to adopt from: a
     /// record does not say how much was permitted.
     pub fn described(parameters: &Parameters, tick: Tick) -> Option<Limit> {
@@ -219,21 +227,24 @@ impl Shape {
 /// is not each subject's own.
 pub(super) fn tag(shape: &Shape, tick: Tick, stagger: bool) -> u32 {
     let mut hasher = SipHasher13::new();
-    let mut add = |number: u64| hasher.write(&number.to_le_bytes());
-    add(tick.nanos());
-    add(u64::from(stagger));
+    let mut add = |numbers: &[u64]| {
+        for number in numbers {
+            hasher.write(&number.to_le_bytes());
+        }
+    };
+    add(&[tick.nanos(), u64::from(stagger)]);
     match shape {
         Shape::Bucket(bucket) => {
             let delay = bucket.max_delay_ticks();
             let (queue, delay) = (u64::from(delay.is_some()), delay.unwrap_or(0));
             let (per_token, per_tick) = (bucket.per_token, bucket.per_tick);
-            [1, per_token, per_tick, bucket.tokens, queue, delay].map(add);
+            add(&[1, per_token, per_tick, bucket.tokens, queue, delay]);
         }
         Shape::Fixed(window) => {
-            [2, window.limit, window.guard].map(&mut add);
+            add(&[2, window.limit, window.guard]);
             match &window.frame {
                 Frame::Aligned { width, phase } => {
-                    [1, *width, if stagger { 0 } else { *phase }].map(add);
+                    add(&[1, *width, if stagger { 0 } else { *phase }]);
                 }
                 Frame::Edges { edges, .. } => {
                     // Of a long list the ends and the middle: calendars that agree there differ in
@@ -242,19 +253,19 @@ pub(super) fn tag(shape: &Shape, tick: Tick, stagger: bool) -> u32 {
                     let count = edges.len();
                     let some = [0, count / 2, count.saturating_sub(1)];
                     let [a, b, c] = some.map(|at| edges.get(at).map_or(0, |edge| edge.get()));
-                    [2, count as u64, a, b, c].map(add);
+                    add(&[2, count as u64, a, b, c]);
                 }
             }
         }
         Shape::Sliding(window) => {
-            [3, window.limit, window.width].map(add);
-        },
+            add(&[3, window.limit, window.width]);
+        }
         Shape::Strict(window) => {
-            [4, window.limit, window.part].map(add);
-        },
+            add(&[4, window.limit, window.part]);
+        }
         Shape::Log(log) => {
-            [5, log.limit, log.width, log.grain].map(add);
-        },
+            add(&[5, log.limit, log.width, log.grain]);
+        }
     }
     (hasher.finish() as u32).max(1)
 }
