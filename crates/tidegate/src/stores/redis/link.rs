@@ -309,6 +309,10 @@ impl Lane {
             .client
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
+        // What speaks against us is said in answer to this: a script is too long for a server that
+        // wants a password first, and it would speak of that.
+        let ping = redis::cmd("PING");
+        ping.query_async::<Value>(&mut connection).await?;
         let mut probe = redis::cmd("EVAL_RO");
         probe.arg("return 1").arg(0);
         let read_only = probe.query_async::<Value>(&mut connection).await.is_ok();

@@ -10,7 +10,7 @@
 //! | `tg:{SUBJECT}r:ID` | a refund that was made |
 //! | `tg:ctl:secret` | the deployment secret, or how to tell it; the only key that stays |
 //!
-//! A script answers with what it found and the time; the figures follow from that here ([`books`]).
+//! A script answers with what it found and the time; the figures follow from that here.
 //! Nothing is sent twice but a script that the server did not have. Knows nothing of budgets,
 //! breakers and fallbacks: those are stores around this one.
 
