@@ -7,12 +7,12 @@ run:
 	cargo run --release --locked --bin tidegate -- serve --rules examples/rules.yaml
 
 test: tools lint
-	cargo test --workspace --locked
+	cargo test --workspace --all-features --locked
 
 lint:
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked
 
 bench: tools
 	bench/run

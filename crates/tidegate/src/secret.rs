@@ -48,6 +48,35 @@ impl Secret {
         FingerprintKey::new(*half)
     }
 
+    /// All of it as text, for a store that the nodes share.
+    #[cfg(feature = "redis")]
+    pub(crate) fn to_hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The secret that [`Secret::to_hex`] wrote.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_hex(hex: &str) -> Option<Self> {
+        let mut bytes = [0; 32];
+        if hex.len() != 64 || !hex.is_ascii() {
+            return None;
+        }
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).ok()?;
+        }
+        Some(Secret(bytes))
+    }
+
+    /// Text by which two nodes tell that they have the same secret, and nothing more.
+    #[cfg(feature = "redis")]
+    pub(crate) fn check(&self) -> String {
+        let check = self.derive(b"check");
+        check[..16]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
     /// Seals `payload`.
     pub(crate) fn seal(&self, payload: &[u8]) -> [u8; SEAL_LEN] {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.derive(b"receipt"))

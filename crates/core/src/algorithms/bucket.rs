@@ -13,9 +13,9 @@ use crate::units::Cost;
 /// The parameters of a draining level.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Bucket {
-    per_token: u64,
-    per_tick: u64,
-    tokens: u64,
+    pub(super) per_token: u64,
+    pub(super) per_tick: u64,
+    pub(super) tokens: u64,
     /// For a queue, the longest a request may be told to wait.
     queue: Option<Queue>,
 }
@@ -63,6 +63,21 @@ impl Bucket {
             max_delay_ticks: max_delay_ticks.min(already),
         });
         self
+    }
+
+    /// A bucket of which a record tells.
+    pub(super) fn described(per_token: u64, per_tick: u64, tokens: u64) -> Self {
+        Bucket {
+            per_token,
+            per_tick,
+            tokens,
+            queue: None,
+        }
+    }
+
+    /// For a queue, the longest delay.
+    pub(super) fn max_delay_ticks(&self) -> Option<u64> {
+        self.queue.map(|queue| queue.max_delay_ticks)
     }
 
     pub(crate) fn is_queue(&self) -> bool {

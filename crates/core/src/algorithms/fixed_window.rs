@@ -8,7 +8,7 @@ use super::{Meter, Settled, Wait, frame::Frame};
 use crate::units::Cost;
 
 /// The parameters of a fixed window.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FixedWindow {
     pub(crate) limit: u64,
     pub(crate) frame: Frame,

@@ -4,7 +4,6 @@
 //! no decision needs a time zone. Past the last edge the last window never ends: it refuses, it does
 //! not reopen.
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::units::{Nanos, Tick};
@@ -17,21 +16,6 @@ pub(crate) enum Frame {
     /// Windows between neighbouring edges, in ascending order. The list is shared by all limits of
     /// one calendar, so it stays in nanoseconds.
     Edges { edges: Arc<[Nanos]>, tick: Tick },
-}
-
-/// Of a long list of edges only the ends and the middle: calendars that agree there differ in a few
-/// windows at most, and taking one for the other moves no more than the end of the present one.
-impl Hash for Frame {
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        match self {
-            Frame::Aligned { width, phase } => (0_u8, width, phase).hash(hasher),
-            Frame::Edges { edges, tick } => {
-                let some = [0, edges.len() / 2, edges.len().saturating_sub(1)];
-                let some = some.map(|at| edges.get(at));
-                (1_u8, edges.len(), some, tick).hash(hasher);
-            }
-        }
-    }
 }
 
 impl Frame {

@@ -1,9 +1,6 @@
 //! One rate compiled to integers, and the state a store keeps under it.
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-
-use siphasher::sip::SipHasher13;
 
 use super::bucket::{Bucket, BucketState};
 use super::fixed_window::{FixedState, FixedWindow};
@@ -13,7 +10,7 @@ use super::sliding_log::{LogState, SlidingLog};
 use super::sliding_window::{SlidingState, SlidingWindow};
 use super::spec::{Algorithm, MOST_PER_WINDOW, Precision, Spec, Unfit, Window};
 use super::strict_window::{StrictState, StrictWindow};
-use super::{Figures, Meter, Moment, Verdict};
+use super::{Figures, Meter, Moment, Verdict, parameters};
 use crate::units::{Cost, Nanos, Tick};
 
 /// One rate, compiled to integers. Only [`Limit::compile`] makes one, so every limit is exact.
@@ -28,7 +25,7 @@ pub struct Limit {
     count: u64,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
     Bucket(Bucket),
     Fixed(FixedWindow),
@@ -90,17 +87,15 @@ impl Limit {
             Some((*tick, shape))
         });
         let (tick, shape) = fitting.ok_or(Unfit::Inexact)?;
-        let mut limit = Limit {
-            shape,
-            tick,
+        Ok(Limit {
             algorithm: spec.algorithm,
             stagger: spec.stagger,
-            tag: 0,
+            tag: parameters::tag(&shape, tick, spec.stagger),
             per: spec.window.length(),
             count: spec.count,
-        };
-        limit.tag = limit.compute_tag();
-        Ok(limit)
+            shape,
+            tick,
+        })
     }
 
     /// Tells whether a stored state was made with these very parameters. Never zero.
@@ -109,10 +104,18 @@ impl Limit {
         self.tag
     }
 
-    fn compute_tag(&self) -> u32 {
-        let mut hasher = SipHasher13::new();
-        (&self.shape, self.tick, self.stagger).hash(&mut hasher);
-        (hasher.finish() as u32).max(1)
+    /// A limit of this shape and nothing else known about it. Its tag is zero: no state is taken to
+    /// be made under it.
+    pub(super) fn from_shape(shape: Shape, tick: Tick, algorithm: Algorithm) -> Self {
+        Limit {
+            shape,
+            tick,
+            algorithm,
+            stagger: false,
+            tag: 0,
+            per: Nanos::ZERO,
+            count: 1,
+        }
     }
 
     /// How it is counted.

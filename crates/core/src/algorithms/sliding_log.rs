@@ -16,10 +16,10 @@ pub const MOST_ENTRIES: u64 = 1_000;
 /// The parameters of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct SlidingLog {
-    limit: u64,
-    width: u64,
+    pub(super) limit: u64,
+    pub(super) width: u64,
     /// Stamps are rounded up to a multiple of this.
-    grain: u64,
+    pub(super) grain: u64,
 }
 
 /// What was admitted within one window, oldest first.

@@ -9,8 +9,8 @@ use crate::units::Cost;
 /// The parameters of a two-counter window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct SlidingWindow {
-    limit: u64,
-    width: u64,
+    pub(super) limit: u64,
+    pub(super) width: u64,
 }
 
 /// Two neighbouring windows.

@@ -15,8 +15,8 @@ pub const KEPT: usize = 11;
 /// The parameters of a window of sub-buckets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct StrictWindow {
-    limit: u64,
-    part: u64,
+    pub(super) limit: u64,
+    pub(super) part: u64,
 }
 
 /// The newest part and the ten before it.

@@ -1,0 +1,328 @@
+//! The integers a limit consists of: what a script computes with, and what a record says of itself.
+//!
+//! A limit that a script is to compute must have been compiled with [`Precision::Script`]; any other
+//! is refused here rather than computed inexactly. The tag is a hash of the integers alone, written
+//! out below, so that every build of every node gives a limit the same one.
+//!
+//! [`Precision::Script`]: super::Precision::Script
+
+use std::hash::Hasher;
+use std::sync::Arc;
+
+use siphasher::sip::SipHasher13;
+
+use super::bucket::Bucket;
+use super::fixed_window::FixedWindow;
+use super::frame::Frame;
+use super::limit::Shape;
+use super::sliding_log::SlidingLog;
+use super::sliding_window::SlidingWindow;
+use super::strict_window::StrictWindow;
+use super::{Algorithm, Limit};
+use crate::units::{Nanos, Tick};
+
+/// A limit as integers, in its own ticks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Parameters {
+    /// A level that drains.
+    Bucket {
+        /// Units of one token.
+        per_token: u64,
+        /// Units that drain in a tick.
+        per_tick: u64,
+        /// Tokens it holds.
+        tokens: u64,
+        /// A queue: the longest delay, in ticks.
+        max_delay: Option<u64>,
+    },
+    /// Fixed windows of one width.
+    Fixed {
+        /// Units per window.
+        limit: u64,
+        /// Its length.
+        width: u64,
+        /// How far windows begin before a multiple of their width.
+        phase: u64,
+        /// The margin charged to both sides of an edge.
+        guard: u64,
+    },
+    /// Fixed windows between the edges of a calendar.
+    Calendar {
+        /// Units per window.
+        limit: u64,
+        /// The margin charged to both sides of an edge.
+        guard: u64,
+        /// Where windows begin, ascending.
+        edges: Arc<[Nanos]>,
+    },
+    /// Two counters.
+    Sliding {
+        /// Units per window.
+        limit: u64,
+        /// Its length.
+        width: u64,
+    },
+    /// Sub-buckets.
+    Strict {
+        /// Units per window.
+        limit: u64,
+        /// The length of a sub-bucket.
+        part: u64,
+    },
+    /// A log.
+    Log {
+        /// Units per window.
+        limit: u64,
+        /// Its length.
+        width: u64,
+        /// What stamps are rounded up to.
+        grain: u64,
+    },
+}
+
+/// Times beyond this are not exact in a script.
+const SCRIPT_TIME: u64 = 1 << 52;
+
+impl Limit {
+    /// Its integers.
+    pub fn parameters(&self) -> Parameters {
+        match &self.shape {
+            Shape::Bucket(bucket) => Parameters::Bucket {
+                per_token: bucket.per_token,
+                per_tick: bucket.per_tick,
+                tokens: bucket.tokens,
+                max_delay: bucket.max_delay_ticks(),
+            },
+            Shape::Fixed(window) => match &window.frame {
+                Frame::Aligned { width, phase } => Parameters::Fixed {
+                    limit: window.limit,
+                    width: *width,
+                    phase: *phase,
+                    guard: window.guard,
+                },
+                Frame::Edges { edges, .. } => Parameters::Calendar {
+                    limit: window.limit,
+                    guard: window.guard,
+                    edges: Arc::clone(edges),
+                },
+            },
+            Shape::Sliding(window) => Parameters::Sliding {
+                limit: window.limit,
+                width: window.width,
+            },
+            Shape::Strict(window) => Parameters::Strict {
+                limit: window.limit,
+                part: window.part,
+            },
+            Shape::Log(log) => Parameters::Log {
+                limit: log.limit,
+                width: log.width,
+                grain: log.grain,
+            },
+        }
+    }
+
+    /// Whether a script, which computes with doubles, gives the very same answers.
+    pub fn suits_scripts(&self) -> bool {
+        let exact = |product: u128| product < 1 << 53;
+        let wide = |a: u64, b: u64, times: u128| exact(u128::from(a) * u128::from(b) * times);
+        self.tick != Tick::Nano
+            && match self.parameters() {
+                Parameters::Bucket {
+                    per_token,
+                    per_tick,
+                    tokens,
+                    ..
+                } => wide(tokens, per_token, 2) && exact(u128::from(per_tick)),
+                Parameters::Fixed { width, guard, .. } => {
+                    width < SCRIPT_TIME / 2 && guard < SCRIPT_TIME / 2
+                }
+                Parameters::Calendar { guard, .. } => guard < SCRIPT_TIME / 2,
+                Parameters::Sliding { limit, width } => wide(limit, width, 5),
+                Parameters::Strict { part, .. } => wide(part, 40, 1),
+                Parameters::Log { width, .. } => wide(width, 4, 1),
+            }
+    }
+
+    /// A fixed window that ends at tick `end`: the tick it began at, and the end of the next one.
+    pub fn windows_around(&self, end: u64) -> Option<(u64, u64)> {
+        let Shape::Fixed(window) = &self.shape else {
+            return None;
+        };
+        Some((window.frame.start_of(end), window.frame.end_of(end)))
+    }
+
+    /// The limit of which a record says that it was made under it. Of use only to adopt from: a
+    /// record does not say how much was permitted.
+    pub fn described(parameters: &Parameters, tick: Tick) -> Option<Limit> {
+        let (shape, algorithm) = match parameters {
+            Parameters::Bucket {
+                per_token,
+                per_tick,
+                tokens,
+                max_delay: _,
+            } if *per_token > 0 && *per_tick > 0 => {
+                let bucket = Bucket::described(*per_token, *per_tick, *tokens);
+                (Shape::Bucket(bucket), Algorithm::TokenBucket)
+            }
+            Parameters::Fixed {
+                limit,
+                width,
+                phase,
+                guard,
+            } if *width > 0 => {
+                let (width, phase) = (*width, *phase);
+                let frame = Frame::Aligned { width, phase };
+                (Shape::fixed(*limit, frame, *guard), Algorithm::FixedWindow)
+            }
+            Parameters::Calendar {
+                limit,
+                guard,
+                edges,
+            } => {
+                let edges = Arc::clone(edges);
+                let frame = Frame::Edges { edges, tick };
+                (Shape::fixed(*limit, frame, *guard), Algorithm::FixedWindow)
+            }
+            Parameters::Sliding { limit, width } if *width > 0 => {
+                let (limit, width) = (*limit, *width);
+                let window = SlidingWindow { limit, width };
+                (Shape::Sliding(window), Algorithm::SlidingWindow)
+            }
+            Parameters::Strict { limit, part } if *part > 0 => {
+                let (limit, part) = (*limit, *part);
+                let window = StrictWindow { limit, part };
+                (Shape::Strict(window), Algorithm::SlidingWindowStrict)
+            }
+            Parameters::Log {
+                limit,
+                width,
+                grain,
+            } if *grain > 0 => {
+                let (limit, width, grain) = (*limit, *width, *grain);
+                let log = SlidingLog {
+                    limit,
+                    width,
+                    grain,
+                };
+                (Shape::Log(log), Algorithm::SlidingLog)
+            }
+            _ => return None,
+        };
+        Some(Limit::from_shape(shape, tick, algorithm))
+    }
+}
+
+impl Shape {
+    fn fixed(limit: u64, frame: Frame, guard: u64) -> Shape {
+        Shape::Fixed(FixedWindow {
+            limit,
+            frame,
+            guard,
+        })
+    }
+}
+
+/// The same 32 bits for the same integers in every build, never zero. `phase` counts only where it
+/// is not each subject's own.
+pub(super) fn tag(shape: &Shape, tick: Tick, stagger: bool) -> u32 {
+    let mut hasher = SipHasher13::new();
+    let mut add = |numbers: &[u64]| {
+        for number in numbers {
+            hasher.write(&number.to_le_bytes());
+        }
+    };
+    add(&[tick.nanos(), u64::from(stagger)]);
+    match shape {
+        Shape::Bucket(bucket) => {
+            let delay = bucket.max_delay_ticks();
+            let (queue, delay) = (u64::from(delay.is_some()), delay.unwrap_or(0));
+            let (per_token, per_tick) = (bucket.per_token, bucket.per_tick);
+            add(&[1, per_token, per_tick, bucket.tokens, queue, delay]);
+        }
+        Shape::Fixed(window) => {
+            add(&[2, window.limit, window.guard]);
+            match &window.frame {
+                Frame::Aligned { width, phase } => {
+                    add(&[1, *width, if stagger { 0 } else { *phase }]);
+                }
+                Frame::Edges { edges, .. } => {
+                    // Of a long list the ends and the middle: calendars that agree there differ in
+                    // a few windows at most, and taking one for the other moves no more than the
+                    // end of the present one.
+                    let count = edges.len();
+                    let some = [0, count / 2, count.saturating_sub(1)];
+                    let [a, b, c] = some.map(|at| edges.get(at).map_or(0, |edge| edge.get()));
+                    add(&[2, count as u64, a, b, c]);
+                }
+            }
+        }
+        Shape::Sliding(window) => {
+            add(&[3, window.limit, window.width]);
+        }
+        Shape::Strict(window) => {
+            add(&[4, window.limit, window.part]);
+        }
+        Shape::Log(log) => {
+            add(&[5, log.limit, log.width, log.grain]);
+        }
+    }
+    (hasher.finish() as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithms::{Precision, Spec};
+
+    fn limit(algorithm: Algorithm, count: u64, precision: Precision) -> Limit {
+        let spec = Spec::new(algorithm, count, Nanos::from_secs(60));
+        Limit::compile(&spec, precision).unwrap()
+    }
+
+    /// Written down, so that a build that tags otherwise does not pass: its nodes would convert
+    /// every record that others wrote.
+    #[test]
+    fn tags_are_the_same_in_every_build() {
+        let tags = Algorithm::ALL.map(|algorithm| limit(algorithm, 100, Precision::Script).tag());
+        assert_eq!(
+            tags,
+            [
+                2_831_391_295,
+                4_155_674_984,
+                2_626_378_530,
+                2_205_328_022,
+                1_154_928_666,
+                1_154_928_666,
+                1_440_178_081
+            ]
+        );
+    }
+
+    #[test]
+    fn limits_made_for_memory_do_not_suit_scripts() {
+        for algorithm in Algorithm::ALL {
+            assert!(limit(algorithm, 100, Precision::Script).suits_scripts());
+            assert!(!limit(algorithm, 100, Precision::Memory).suits_scripts());
+        }
+    }
+
+    #[test]
+    fn a_limit_can_be_rebuilt_from_what_it_says() {
+        for algorithm in Algorithm::ALL {
+            let original = limit(algorithm, 100, Precision::Script);
+            let rebuilt = Limit::described(&original.parameters(), original.tick()).unwrap();
+            let mut now = Nanos::from_secs(1_000_000);
+            let mut state = original.holding(70, now);
+            for _ in 0..5 {
+                now = now.plus(Nanos::from_millis(9_300));
+                let at = original.advance(&mut state, now);
+                let mut same = state.clone();
+                let same_at = rebuilt.advance(&mut same, now);
+                assert_eq!(same, state, "{algorithm}");
+                let used = [original.used(&state, at), rebuilt.used(&same, same_at)];
+                assert_eq!(used[0], used[1], "{algorithm}");
+            }
+        }
+    }
+}

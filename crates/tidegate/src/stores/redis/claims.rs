@@ -1,0 +1,118 @@
+//! The store keeps what every store promises, on real servers.
+//!
+//! The shipped scripts with one change: they read the time from a key, so that it can be moved.
+
+#[path = "../../../tests/conformance/mod.rs"]
+mod conformance;
+
+use std::sync::Mutex;
+
+use redis::Commands;
+use tidegate_core::algorithms::Precision;
+use tidegate_core::units::Nanos;
+
+use self::conformance::Rig;
+use super::link::Loaded;
+use super::servers::{Program, Server};
+use super::{RedisConfig, RedisStore, scripts};
+
+/// Far enough ahead that nothing expires by the server's own clock.
+const START: u64 = 2_300_000_000;
+
+/// A store whose time is kept in the server, under a key of the test.
+struct Shared {
+    store: RedisStore,
+    direct: Mutex<redis::Connection>,
+}
+
+impl Shared {
+    async fn on(server: &Server) -> Shared {
+        let client = redis::Client::open(server.url()).expect("an address");
+        let mut direct = client.get_connection().expect("a server");
+        let () = direct.set("now", START).expect("a server");
+        let clock = "{ redis.call('GET', 'now'), '0' }";
+        let loaded = scripts::ALL
+            .map(|script| Loaded::new(script, script.text.replace("redis.call('TIME')", clock)));
+        let store = RedisStore::running(&RedisConfig::new(&server.url()), loaded);
+        let store = store.expect("an address");
+        store.ready().await;
+        Shared {
+            store,
+            direct: Mutex::new(direct),
+        }
+    }
+}
+
+impl Rig for Shared {
+    type Store = RedisStore;
+
+    fn store(&self) -> &RedisStore {
+        &self.store
+    }
+
+    fn advance(&self, span: Nanos) {
+        let mut direct = self.direct.lock().expect("one thread");
+        let secs = span.get() / 1_000_000_000;
+        let _: i64 = direct.incr("now", secs).expect("a server");
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::Script
+    }
+}
+
+macro_rules! claims {
+    ($rig:expr; $($claim:ident)*) => {
+        $(conformance::$claim($rig).await;)*
+    };
+}
+
+fn keeps_every_promise(program: Program) {
+    let server = Server::start(program, &[]);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        let rig = Shared::on(&server).await;
+        claims! {
+            &rig;
+            each_algorithm_admits_its_limit_and_no_more
+            a_reading_stands_after_the_charge_or_as_found
+            a_refusal_by_the_last_limit_leaves_the_others_as_they_were
+            a_shadow_never_refuses_and_is_charged_only_with_the_request
+            quotas_refuse_only_when_none_has_room
+            a_counter_named_twice_is_charged_twice
+            a_peek_answers_like_a_charge_and_spends_nothing
+            a_cost_above_the_capacity_fits_never
+            a_batch_is_decided_in_order
+            a_refund_gives_back_once
+            a_refund_is_capped_by_what_has_not_drained
+            a_grant_takes_what_there_is
+            a_forced_charge_is_a_debt
+            a_seed_raises_a_counter_and_never_lowers_it
+            slots_are_held_renewed_released_and_expire
+            inspection_shows_use_and_reset_forgets_it
+            a_changed_limit_keeps_what_was_used
+        }
+    });
+}
+
+#[test]
+fn redis_7_keeps_every_promise() {
+    keeps_every_promise(Program::Redis7);
+}
+
+#[test]
+fn redis_8_keeps_every_promise() {
+    keeps_every_promise(Program::Redis8);
+}
+
+#[test]
+fn valkey_8_keeps_every_promise() {
+    keeps_every_promise(Program::Valkey8);
+}
+
+#[test]
+fn valkey_9_keeps_every_promise() {
+    keeps_every_promise(Program::Valkey9);
+}

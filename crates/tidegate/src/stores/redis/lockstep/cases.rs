@@ -1,0 +1,163 @@
+//! Limits, costs and times to try: plain ones, and those at the edge of what a double can hold.
+
+use std::sync::Arc;
+
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
+use tidegate_core::units::Nanos;
+
+/// A stream of numbers that a seed repeats.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
+    }
+
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+
+    pub(super) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(super) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.below(of.len() as u64) as usize]
+    }
+}
+
+/// What is counted how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Of(Algorithm),
+    Calendar,
+}
+
+impl Kind {
+    pub(super) const ALL: [Kind; 7] = [
+        Kind::Of(Algorithm::TokenBucket),
+        Kind::Of(Algorithm::LeakyQueue),
+        Kind::Of(Algorithm::FixedWindow),
+        Kind::Calendar,
+        Kind::Of(Algorithm::SlidingWindow),
+        Kind::Of(Algorithm::SlidingWindowStrict),
+        Kind::Of(Algorithm::SlidingLog),
+    ];
+}
+
+const SECOND: u64 = 1_000_000_000;
+const DAY: u64 = 86_400 * SECOND;
+/// When all tests begin: far enough ahead that no record expires by the server's own clock.
+pub(super) const START: u64 = 2_300_000_000_000_000;
+
+/// The limits that are tried for a kind. Several differ only a little, as after a reload.
+pub(super) fn limits(kind: Kind, random: &mut Random) -> Vec<Limit> {
+    let mut limits = Vec::new();
+    while limits.len() < 12 {
+        let spec = match kind {
+            Kind::Of(algorithm) => spec(algorithm, limits.len(), random),
+            Kind::Calendar => calendar(random),
+        };
+        if let Ok(limit) = Limit::compile(&spec, Precision::Script)
+            && limit.suits_scripts()
+        {
+            limits.push(limit.for_subject(random.next()));
+        }
+    }
+    limits
+}
+
+fn spec(algorithm: Algorithm, number: usize, random: &mut Random) -> Spec {
+    let most_bucket = |window: u64, per: u64| ((1 << 52) - 1) / (window / 1_000 / per.max(1));
+    let (count, window) = match number {
+        0 => (10, 60 * SECOND),
+        1 => (11, 60 * SECOND),
+        2 => (10, 30 * SECOND),
+        3 => (7, 7_000_000),
+        4 => (1, 30 * DAY),
+        5 => (999_983, DAY),
+        6 => (3, 3_000),
+        7 => (1_500, SECOND),
+        _ => {
+            let (count, window) = (random.below(21), 1 + random.below(32));
+            let window = 1 + random.below(1 << window);
+            (1 + random.below(1 << count), window * 1_000)
+        }
+    };
+    let mut spec = Spec::new(algorithm, count, Nanos::new(window));
+    if algorithm.takes_burst() {
+        // The last has the largest burst whose products a double can hold.
+        let burst = match number {
+            4 => most_bucket(window, 1),
+            _ => 1 + random.below(2 * count),
+        };
+        spec = spec.burst(burst.max(1));
+    }
+    if algorithm == Algorithm::LeakyQueue && random.chance(50) {
+        spec.max_delay = Some(Nanos::new(random.below(window)));
+    }
+    if algorithm == Algorithm::FixedWindow {
+        spec.stagger = random.chance(30);
+        if random.chance(50) {
+            spec.guard = Nanos::new(random.below(window));
+        }
+    }
+    spec
+}
+
+fn calendar(random: &mut Random) -> Spec {
+    let mut edge = START * 1_000 - 40 * DAY;
+    let edges: Vec<Nanos> = (0..400)
+        .map(|_| {
+            edge += DAY + random.below(3) * 3_600 * SECOND - 3_600 * SECOND;
+            Nanos::new(edge)
+        })
+        .collect();
+    let mut spec = Spec::new(
+        Algorithm::FixedWindow,
+        1 + random.below(50),
+        Nanos::new(DAY),
+    );
+    spec.window = Window::Edges {
+        edges: Arc::from(edges),
+        usual: Nanos::new(DAY),
+    };
+    if random.chance(50) {
+        spec.guard = Nanos::new(random.below(DAY));
+    }
+    spec
+}
+
+/// How long until the next step, in microseconds; a step back is negative.
+pub(super) fn step(limit: &Limit, random: &mut Random) -> i64 {
+    let window = (limit.full_window().get() / 1_000).clamp(1, 1 << 44);
+    let step = match random.below(20) {
+        0..=4 => 0,
+        5 => 1,
+        6..=11 => random.below(window / 8 + 2),
+        12..=14 => random.below(window + 1),
+        15 => window,
+        16 => window + random.below(2 * window),
+        17 => return -(random.below(5_000_001) as i64),
+        18 if random.chance(30) => return -(random.below(20_000_000) as i64) - 4_999_990,
+        _ => random.below(2_000),
+    };
+    step as i64
+}
+
+/// What a request costs: mostly little, sometimes all or more than there can be.
+pub(super) fn cost(limit: &Limit, random: &mut Random) -> u64 {
+    let capacity = limit.capacity();
+    match random.below(20) {
+        0 => capacity,
+        1 => capacity + 1,
+        2 if random.chance(10) => u64::MAX - random.below(2),
+        2..=5 => 1 + random.below(capacity),
+        6..=12 => 1 + random.below(capacity / 4 + 1),
+        _ => 1,
+    }
+}

@@ -1,0 +1,107 @@
+//! A plain client that sends many commands before it reads the first reply.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Reply {
+    Nil,
+    Number(i64),
+    Bytes(Vec<u8>),
+    Error(String),
+    List(Vec<Reply>),
+}
+
+impl Reply {
+    pub(super) fn number(&self) -> i64 {
+        match self {
+            Reply::Number(number) => *number,
+            Reply::Bytes(text) => {
+                let text = std::str::from_utf8(text).expect("digits");
+                text.parse().expect("a number")
+            }
+            other => panic!("a number is not {other:?}"),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Reply::Nil => None,
+            Reply::Bytes(bytes) => Some(bytes),
+            other => panic!("bytes are not {other:?}"),
+        }
+    }
+
+    pub(super) fn list(&self) -> &[Reply] {
+        match self {
+            Reply::List(list) => list,
+            other => panic!("a list is not {other:?}"),
+        }
+    }
+}
+
+pub(super) struct Wire {
+    stream: BufReader<UnixStream>,
+    pending: Vec<u8>,
+    sent: usize,
+}
+
+impl Wire {
+    pub(super) fn connect(socket: &Path) -> Wire {
+        let stream = UnixStream::connect(socket).expect("a server");
+        Wire {
+            stream: BufReader::with_capacity(1 << 16, stream),
+            pending: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    pub(super) fn push<'a>(&mut self, command: impl IntoIterator<Item = &'a [u8]>) {
+        let command: Vec<&[u8]> = command.into_iter().collect();
+        let to = &mut self.pending;
+        to.extend_from_slice(format!("*{}\r\n", command.len()).as_bytes());
+        for part in command {
+            to.extend_from_slice(format!("${}\r\n", part.len()).as_bytes());
+            to.extend_from_slice(part);
+            to.extend_from_slice(b"\r\n");
+        }
+        self.sent += 1;
+    }
+
+    /// Sends what was pushed; the replies, in order.
+    pub(super) fn replies(&mut self) -> Vec<Reply> {
+        let pending = std::mem::take(&mut self.pending);
+        self.stream.get_mut().write_all(&pending).expect("sent");
+        (0..std::mem::take(&mut self.sent))
+            .map(|_| self.reply())
+            .collect()
+    }
+
+    pub(super) fn call(&mut self, command: &[&[u8]]) -> Reply {
+        self.push(command.iter().copied());
+        self.replies().remove(0)
+    }
+
+    fn reply(&mut self) -> Reply {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("a reply");
+        let (kind, rest) = line.trim_end().split_at(1);
+        let length = || rest.parse::<i64>().expect("a length");
+        match kind {
+            ":" => Reply::Number(length()),
+            "+" => Reply::Bytes(rest.into()),
+            "-" => Reply::Error(rest.into()),
+            "*" if length() < 0 => Reply::Nil,
+            "*" => Reply::List((0..length()).map(|_| self.reply()).collect()),
+            "$" if length() < 0 => Reply::Nil,
+            "$" => {
+                let mut bytes = vec![0; usize::try_from(length()).expect("a length") + 2];
+                self.stream.read_exact(&mut bytes).expect("a reply");
+                bytes.truncate(bytes.len() - 2);
+                Reply::Bytes(bytes)
+            }
+            other => panic!("a reply of kind {other}"),
+        }
+    }
+}

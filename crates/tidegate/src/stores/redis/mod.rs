@@ -1,0 +1,163 @@
+//! Counters in Redis or Valkey, shared by any number of nodes.
+//!
+//! Every verb is one script call and one atomic step, by the server's clock. A record holds all rates
+//! of one rule for one subject, describes itself, and expires when it is as good as none. Keys:
+//!
+//! | key | what |
+//! |---|---|
+//! | `tg:{SUBJECT}:RULE` | a record |
+//! | `tg:{SUBJECT}s:RULE` | slots that are held |
+//! | `tg:{SUBJECT}r:ID` | a refund that was made |
+//! | `tg:ctl:secret` | the deployment secret, or how to tell it; the only key that stays |
+//!
+//! A script answers with what it found and the time; the figures follow from that here.
+//! Nothing is sent twice but a script that the server did not have. Knows nothing of budgets,
+//! breakers and fallbacks: those are stores around this one.
+
+mod books;
+#[cfg(test)]
+mod claims;
+mod fault;
+mod link;
+#[cfg(test)]
+mod lockstep;
+mod plan;
+mod port;
+mod record;
+mod reply;
+mod scripts;
+mod secret;
+#[cfg(test)]
+#[path = "../../../tests/support/servers.rs"]
+mod servers;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime};
+
+use tidegate_core::store::{Charge, StoreError};
+use tidegate_core::units::Nanos;
+
+pub use self::fault::{Action, Fault};
+pub use self::link::RedisConfig;
+pub use self::secret::SecretError;
+
+use self::link::{Call, Link, Loaded};
+use self::plan::{Manner, Plan};
+use self::reply::Reply;
+use self::scripts::Script;
+
+/// Counters in one server of Redis or Valkey.
+pub struct RedisStore {
+    link: Link,
+    /// The server's time when it last answered, to know which windows of a calendar are near.
+    last_seen: AtomicU64,
+}
+
+impl RedisStore {
+    /// A store that begins to connect, and goes on until it does. Must be called within a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// When the address cannot be read.
+    pub fn open(config: &RedisConfig) -> Result<Self, Fault> {
+        let scripts = scripts::ALL.map(|script| Loaded::new(script, script.text));
+        Self::running(config, scripts)
+    }
+
+    fn running(config: &RedisConfig, scripts: impl Into<Arc<[Loaded]>>) -> Result<Self, Fault> {
+        let link = Link::open(config, scripts.into())?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Ok(RedisStore {
+            link,
+            last_seen: AtomicU64::new(now.map_or(0, |now| Nanos::from(now).get())),
+        })
+    }
+
+    /// Waits until the server can be asked. For start-up and tests: no verb waits for that.
+    pub async fn ready(&self) {
+        self.link.ready().await;
+    }
+
+    fn about_now(&self) -> Nanos {
+        Nanos::new(self.last_seen.load(Ordering::Relaxed))
+    }
+
+    /// Plans `charges`, runs `script` on the plan, and plans anew if the server says that its time is
+    /// not in the windows it was told of: then it has done nothing.
+    async fn run<T>(
+        &self,
+        script: Script,
+        charges: &[Charge<'_>],
+        manner: Manner,
+        before: &[Vec<u8>],
+        after: &[&[u8]],
+        read: impl Fn(&Plan, Reply) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut tries = 0;
+        loop {
+            let plan = Plan::new(charges, manner, self.about_now());
+            let plan = plan.map_err(|error| refused(script, error))?;
+            let reply = self.ask(script, &plan, before, after).await?;
+            tries += 1;
+            if !reply.is_only_time() || tries == 3 {
+                return read(&plan, reply);
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        script: Script,
+        plan: &Plan,
+        before: &[Vec<u8>],
+        after: &[&[u8]],
+    ) -> Result<Reply, StoreError> {
+        let keys: Vec<Vec<u8>>;
+        let call = Call {
+            script,
+            keys: match before.is_empty() {
+                true => &plan.keys,
+                false => {
+                    keys = before.iter().chain(&plan.keys).cloned().collect();
+                    &keys
+                }
+            },
+            arguments: plan.arguments(after),
+        };
+        let began = Instant::now();
+        let answer = self.link.call(&call).await;
+        self.reply(script, answer, began)
+    }
+
+    fn reply(
+        &self,
+        script: Script,
+        answer: Result<redis::Value, Fault>,
+        began: Instant,
+    ) -> Result<Reply, StoreError> {
+        let waited = Nanos::from(began.elapsed());
+        let value = answer.map_err(|fault| fault.into_store_error(script.name, waited))?;
+        let reply = Reply::read(value).map_err(|error| refused(script, error))?;
+        self.last_seen.store(reply.at.get(), Ordering::Relaxed);
+        Ok(reply)
+    }
+}
+
+/// What a script answered, or was to be asked, makes no sense.
+fn refused(script: Script, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+    StoreError::Refused {
+        command: script.name,
+        source: Box::new(source),
+    }
+}
+
+/// Never prints an address or a password.
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("link", &self.link)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,201 @@
+//! A charge set as the scripts take it: keys, a plan, and the headers of its counters.
+//!
+//! The layout of a plan is told in `scripts/books.lua`.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::algorithms::{Limit, Parameters};
+use tidegate_core::store::{Charge, Role};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::{Nanos, Tick};
+
+use super::record::{self, END_OF_TIME, Header};
+
+/// Bytes of one charge in a plan.
+const PLANNED: usize = 59;
+
+/// What the first byte of a plan says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Manner {
+    /// Spent if the request is admitted.
+    Charge,
+    /// Spent whether it fits or not.
+    Force,
+}
+
+/// Charges that a script cannot take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum Unplanned {
+    /// A limit whose products a script would round.
+    #[error("a limit was compiled for memory; compile the rules with `Precision::Script`")]
+    Inexact,
+    /// More rules than a call can carry.
+    #[error("a request touches more than 255 records")]
+    TooMany,
+}
+
+/// A charge set, ready to be sent.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// One per rule and subject.
+    pub(super) keys: SmallVec<[Vec<u8>; 2]>,
+    /// What `scripts/books.lua` reads.
+    pub(super) bytes: Vec<u8>,
+    /// For each key, how a record with just these counters begins.
+    pub(super) heads: SmallVec<[Vec<u8>; 2]>,
+    /// For each charge, which key its record is under.
+    pub(super) of: SmallVec<[usize; 4]>,
+    /// For each charge, its header.
+    pub(super) headers: SmallVec<[Header; 4]>,
+}
+
+impl Plan {
+    /// The plan of `charges`, when it is about `now` in the store.
+    pub(super) fn new(
+        charges: &[Charge<'_>],
+        manner: Manner,
+        now: Nanos,
+    ) -> Result<Plan, Unplanned> {
+        let mut owners: SmallVec<[(Fingerprint, &RuleName); 2]> = SmallVec::new();
+        let mut plan = Plan {
+            keys: SmallVec::new(),
+            bytes: Vec::with_capacity(1 + PLANNED * charges.len()),
+            heads: SmallVec::new(),
+            of: SmallVec::new(),
+            headers: SmallVec::new(),
+        };
+        plan.bytes.push(0);
+        for charge in charges {
+            if !charge.limit.suits_scripts() {
+                return Err(Unplanned::Inexact);
+            }
+            let known = owners
+                .iter()
+                .position(|(subject, rule)| *subject == charge.subject && *rule == charge.rule);
+            let key = known.unwrap_or_else(|| {
+                owners.push((charge.subject, charge.rule));
+                plan.keys
+                    .push(key(charge.subject, ":", charge.rule.as_str()));
+                owners.len() - 1
+            });
+            let number = u8::try_from(key + 1).map_err(|_| Unplanned::TooMany)?;
+            plan.of.push(key);
+            plan.headers.push(Header::of(charge.rate, &charge.limit));
+            plan.enter(number, charge, now);
+        }
+        for key in 0..plan.keys.len() {
+            let headers: SmallVec<[&Header; 4]> = plan.headers_of(key).collect();
+            plan.heads.push(record::heads(headers.into_iter()));
+        }
+        plan.bytes[0] = match manner {
+            Manner::Force => 2,
+            Manner::Charge => u8::from(plan.is_plain(charges)),
+        };
+        Ok(plan)
+    }
+
+    /// The arguments of a script, those of its own last.
+    pub(super) fn arguments<'a>(&'a self, own: &[&'a [u8]]) -> Vec<&'a [u8]> {
+        let heads = self.heads.iter().map(Vec::as_slice);
+        let plan = std::iter::once(self.bytes.as_slice());
+        plan.chain(heads).chain(own.iter().copied()).collect()
+    }
+
+    fn headers_of(&self, key: usize) -> impl Iterator<Item = &Header> {
+        let charges = self.of.iter().zip(&self.headers);
+        charges.filter_map(move |(of, header)| (*of == key).then_some(header))
+    }
+
+    /// Whether the script may take its short way: plain counters to be enforced, records one after
+    /// another, each with its rates in order.
+    fn is_plain(&self, charges: &[Charge<'_>]) -> bool {
+        let plain = |charge: &Charge<'_>| {
+            let counted = match charge.limit.parameters() {
+                Parameters::Bucket { max_delay, .. } => max_delay.is_none(),
+                Parameters::Fixed { guard, .. } => guard == 0,
+                Parameters::Sliding { .. } => true,
+                _ => false,
+            };
+            counted && charge.role == Role::Enforce && charge.cost.get() <= charge.limit.capacity()
+        };
+        let places = self.of.iter().zip(charges).map(|(key, c)| (*key, c.rate));
+        charges.iter().all(plain) && places.is_sorted_by(|a, b| a < b)
+    }
+
+    fn enter(&mut self, key: u8, charge: &Charge<'_>, now: Nanos) {
+        let (limit, cost) = (charge.limit.as_ref(), charge.cost.get());
+        let role = match charge.role {
+            Role::Enforce => 0,
+            Role::Shadow => 1,
+            Role::Quota => 2,
+        };
+        let shape = self.headers.last().map_or(0, Header::shape);
+        self.bytes.extend([key, role, shape]);
+        let unit = (limit.tick().nanos() / 1_000) as f64;
+        let of_kind = match limit.parameters() {
+            Parameters::Bucket {
+                per_token,
+                per_tick,
+                tokens,
+                max_delay,
+            } => {
+                let capacity = (tokens * per_token) as f64;
+                let need = cost.min(tokens) * per_token;
+                [
+                    need as f64,
+                    capacity - need as f64,
+                    per_tick as f64,
+                    unit,
+                    max_delay.map_or(-1.0, |ticks| ticks as f64),
+                ]
+            }
+            Parameters::Calendar { edges, .. } => {
+                edges_around(&edges, limit, now).map(|edge| edge as f64)
+            }
+            Parameters::Fixed { width, phase, .. } => [width as f64, phase as f64, 0.0, unit, 0.0],
+            Parameters::Sliding { width, .. } => [width as f64, 0.0, 0.0, unit, 0.0],
+            Parameters::Strict { .. } | Parameters::Log { .. } => [0.0; 5],
+        };
+        let numbers = [cost as f64, limit.capacity() as f64];
+        for number in numbers.into_iter().chain(of_kind) {
+            self.bytes.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+}
+
+/// A key under the hash tag of its subject. `sort` begins with what follows the tag: `:` for a
+/// record, a letter for all else, so that no name of a rule can make one look like another.
+pub(super) fn key(subject: Fingerprint, sort: &str, name: &str) -> Vec<u8> {
+    let mut key = Vec::with_capacity(28 + sort.len() + name.len());
+    key.extend_from_slice(b"tg:{");
+    key.extend_from_slice(&text(subject.bits()));
+    key.push(b'}');
+    key.extend_from_slice(sort.as_bytes());
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+/// 128 bits in base64url, without padding.
+pub(super) fn text(bits: u128) -> [u8; 22] {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut text = [0; 22];
+    for (i, digit) in text.iter_mut().enumerate() {
+        let six = match i {
+            21 => bits << 4,
+            _ => bits >> (122 - 6 * i),
+        };
+        *digit = DIGITS[(six & 63) as usize];
+    }
+    text
+}
+
+/// Five edges, `now` between the second and the third: enough to read any window near the present.
+fn edges_around(edges: &Arc<[Nanos]>, limit: &Limit, now: Nanos) -> [u64; 5] {
+    let tick: Tick = limit.tick();
+    let after = edges.partition_point(|edge| *edge <= now);
+    [0, 1, 2, 3, 4].map(|i| match (after + i).checked_sub(2) {
+        None => 0,
+        Some(at) => edges.get(at).map_or(END_OF_TIME, |edge| tick.floor(*edge)),
+    })
+}

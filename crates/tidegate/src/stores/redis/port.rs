@@ -1,0 +1,270 @@
+//! The store trait, filled. Every verb is one script call.
+
+use std::borrow::Cow;
+use std::time::Instant;
+
+use redis::Value;
+use tidegate_core::store::{
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
+    StoreError,
+};
+use tidegate_core::units::{Cost, Nanos};
+
+use super::books::{Books, Intent};
+use super::link::Call;
+use super::plan::{Manner, Plan, key, text};
+use super::record;
+use super::reply::{Nonsense, Reply, number};
+use super::scripts::{self, Script};
+use super::{RedisStore, refused};
+
+type Answer<T> = Result<T, StoreError>;
+
+impl Store for RedisStore {
+    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let read = |plan: &Plan, reply| decided(set, plan, &reply, Intent::Charge);
+        self.run(
+            scripts::CHARGE,
+            &set.charges,
+            Manner::Charge,
+            &[],
+            &[],
+            read,
+        )
+        .await
+    }
+
+    /// All of them on one connection and in one go.
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+        let now = self.about_now();
+        let plan = |set: &&ChargeSet<'_>| Plan::new(&set.charges, Manner::Charge, now);
+        let plans: Result<Vec<Plan>, _> = sets.iter().map(plan).collect();
+        let Ok(plans) = plans else {
+            // One of them cannot be planned: each on its own then, to tell which.
+            let mut outcomes = Vec::with_capacity(sets.len());
+            for set in sets {
+                outcomes.push(self.charge(set).await);
+            }
+            return outcomes;
+        };
+        let script = scripts::CHARGE;
+        let mut calls = Vec::with_capacity(plans.len());
+        for plan in &plans {
+            calls.push(Call {
+                script,
+                keys: &plan.keys,
+                arguments: plan.arguments(&[]),
+            });
+        }
+        let began = Instant::now();
+        let answers = self.link.call_each(&calls).await;
+        let mut outcomes = Vec::with_capacity(sets.len());
+        for ((set, plan), answer) in sets.iter().zip(&plans).zip(answers) {
+            outcomes.push(match self.reply(script, answer, began) {
+                Ok(reply) if reply.is_only_time() => self.charge(set).await,
+                Ok(reply) => decided(set, plan, &reply, Intent::Charge),
+                Err(error) => Err(error),
+            });
+        }
+        outcomes
+    }
+
+    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let (plan, reply) = self.look(set).await?;
+        let mut books = open(scripts::READ, &set.charges, &plan, &reply, 0)?;
+        Ok(books.decide(set, Intent::Peek))
+    }
+
+    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+        let script = scripts::REFUND;
+        let Some(first) = refund.set.charges.first() else {
+            return Ok(Refunded::Lapsed);
+        };
+        let name = text(refund.id);
+        let name = String::from_utf8_lossy(&name);
+        let id = [key(first.subject, "r:", &name)];
+        let micros = |time: Nanos| time.get().div_ceil(1_000).to_string();
+        let (charged, until) = (micros(refund.charged), micros(refund.until));
+        let after = [charged.as_bytes(), until.as_bytes()];
+        let charges: Vec<Charge<'_>> = refund.set.charges.iter().map(at_most_kept).collect();
+        let read = |_: &Plan, reply: Reply| match reply.code() {
+            Ok(1) => Ok(Refunded::Done),
+            Ok(0) => Ok(Refunded::Already),
+            Ok(-1) => Ok(Refunded::Lapsed),
+            _ => Err(refused(script, Nonsense::Shape)),
+        };
+        self.run(script, &charges, Manner::Charge, &id, &after, read)
+            .await
+    }
+
+    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
+        let script = scripts::GRANT;
+        let charges = std::slice::from_ref(charge);
+        let read = |plan: &Plan, reply: Reply| {
+            let taken = reply.rest.first().map_or(Err(Nonsense::Shape), number);
+            let taken = taken.map_err(|error| refused(script, error))?;
+            let granted = open(script, charges, plan, &reply, 1)?.grant();
+            match granted.units == taken {
+                true => Ok(granted),
+                false => Err(refused(script, Nonsense::Disagreement)),
+            }
+        };
+        self.run(script, charges, Manner::Charge, &[], &[], read)
+            .await
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let read = |plan: &Plan, reply| decided(set, plan, &reply, Intent::Force);
+        self.run(scripts::CHARGE, &set.charges, Manner::Force, &[], &[], read)
+            .await
+    }
+
+    /// Each seed is a step of its own: merging is the same in any order and any number of times.
+    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
+        let script = scripts::SEED;
+        if seeds.iter().any(|s| !s.charge.limit.fits(&s.state)) {
+            return Err(refused(script, Misfit));
+        }
+        for seed in seeds {
+            let charges = std::slice::from_ref(&seed.charge);
+            let header = record::Header::of(seed.charge.rate, &seed.charge.limit);
+            let one = [(&header, seed.charge.limit.as_ref(), &seed.state)];
+            let state = record::write(one.into_iter());
+            let read = |_: &Plan, reply: Reply| match reply.code() {
+                Ok(1) => Ok(()),
+                _ => Err(refused(script, Nonsense::Shape)),
+            };
+            self.run(script, charges, Manner::Charge, &[], &[&state], read)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
+        let most = hold.most.to_string();
+        let (granted, open) = self.slots(hold, &most).await?;
+        Ok(Held { granted, open })
+    }
+
+    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
+        self.slots(hold, "-1").await?;
+        Ok(())
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
+        let (plan, reply) = self.look(set).await?;
+        let books = open(scripts::READ, &set.charges, &plan, &reply, 0)?;
+        let each = 0..set.charges.len();
+        Ok(each.map(|charge| books.inspection(charge)).collect())
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
+        let script = scripts::RESET;
+        let plan = Plan::new(&set.charges, Manner::Charge, self.about_now());
+        let plan = plan.map_err(|error| refused(script, error))?;
+        let rates: Vec<Vec<u8>> = (0..plan.keys.len())
+            .map(|key| {
+                let charges = set.charges.iter().zip(&plan.of);
+                let of_key = charges.filter(|(_, of)| **of == key);
+                of_key.map(|(charge, _)| charge.rate).collect()
+            })
+            .collect();
+        let arguments = rates.iter().map(Vec::as_slice).collect();
+        let value = self.plain(script, &plan.keys, arguments).await?;
+        number(&value).map_err(|error| refused(script, error))
+    }
+}
+
+impl RedisStore {
+    /// Reads the records of a set.
+    async fn look(&self, set: &ChargeSet<'_>) -> Answer<(Plan, Reply)> {
+        let script = scripts::READ;
+        let plan = Plan::new(&set.charges, Manner::Charge, self.about_now());
+        let plan = plan.map_err(|error| refused(script, error))?;
+        let call = Call {
+            script,
+            keys: &plan.keys,
+            arguments: Vec::new(),
+        };
+        let began = Instant::now();
+        let answer = self.link.call(&call).await;
+        let reply = self.reply(script, answer, began)?;
+        Ok((plan, reply))
+    }
+
+    /// Runs a script that does not tell the time.
+    async fn plain(
+        &self,
+        script: Script,
+        keys: &[Vec<u8>],
+        arguments: Vec<&[u8]>,
+    ) -> Answer<Value> {
+        let call = Call {
+            script,
+            keys,
+            arguments,
+        };
+        let began = Instant::now();
+        let answer = self.link.call(&call).await;
+        let waited = Nanos::from(began.elapsed());
+        answer.map_err(|fault| fault.into_store_error(script.name, waited))
+    }
+
+    /// Takes a slot, or gives it back; whether it is held, and how many are open.
+    async fn slots(&self, hold: &Hold<'_>, most: &str) -> Answer<(bool, u32)> {
+        let script = scripts::HOLD;
+        let keys = [key(hold.subject, "s:", hold.rule.as_str())];
+        let holder = hold.holder.to_be_bytes();
+        let lasts = hold.lasts.get().div_ceil(1_000).min(1 << 50).to_string();
+        let arguments = vec![&holder[..], most.as_bytes(), lasts.as_bytes()];
+        match self.plain(script, &keys, arguments).await? {
+            Value::Array(values) => match values[..] {
+                [Value::Int(held), Value::Int(open)] => {
+                    Ok((held == 1, u32::try_from(open).unwrap_or(u32::MAX)))
+                }
+                _ => Err(refused(script, Nonsense::Shape)),
+            },
+            _ => Err(refused(script, Nonsense::Shape)),
+        }
+    }
+}
+
+/// The decision on a set, from what the script found; it must be the script's own.
+fn decided(set: &ChargeSet<'_>, plan: &Plan, reply: &Reply, intent: Intent) -> Answer<Outcome> {
+    let script = scripts::CHARGE;
+    let admitted = reply.code().map_err(|error| refused(script, error))?;
+    let outcome = open(script, &set.charges, plan, reply, 1)?.decide(set, intent);
+    match outcome.admitted == (admitted == 1) {
+        true => Ok(outcome),
+        false => Err(refused(script, Nonsense::Disagreement)),
+    }
+}
+
+fn open<'c>(
+    script: Script,
+    charges: &'c [Charge<'c>],
+    plan: &'c Plan,
+    reply: &Reply,
+    first: usize,
+) -> Answer<Books<'c>> {
+    let records = reply
+        .records(first)
+        .map_err(|error| refused(script, error))?;
+    let books = Books::open(charges, plan, &records, reply.at);
+    books.map_err(|error| refused(script, error))
+}
+
+/// A charge with no more cost than a counter ever keeps: what was beyond that was not charged either.
+fn at_most_kept<'c>(charge: &'c Charge<'_>) -> Charge<'c> {
+    let kept = charge.limit.capacity().saturating_mul(2);
+    Charge {
+        limit: Cow::Borrowed(charge.limit.as_ref()),
+        cost: Cost::new(kept).map_or(charge.cost, |kept| kept.min(charge.cost)),
+        ..*charge
+    }
+}
+
+/// A seed whose state was not made by its limit. Nothing was merged.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the state of a seed is not of its limit's algorithm")]
+struct Misfit;

@@ -1,0 +1,51 @@
+//! The scripts, put together from their files.
+//!
+//! Each opens with its contract. What several share stands in files of its own and is joined in
+//! between, so that the text sent is complete and nothing is generated.
+
+/// One job of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Script {
+    /// What it does, for messages.
+    pub(super) name: &'static str,
+    /// What is sent.
+    pub(super) text: &'static str,
+}
+
+/// A script from its contract, the shared files, and its work.
+macro_rules! script {
+    ($name:literal) => {
+        Script {
+            name: $name,
+            text: include_str!(concat!("scripts/", $name, ".lua")),
+        }
+    };
+    ($name:literal + books) => {
+        Script {
+            name: $name,
+            text: concat!(
+                include_str!(concat!("scripts/", $name, ".lua")),
+                "\n",
+                include_str!("scripts/record.lua"),
+                "\n",
+                include_str!("scripts/meters.lua"),
+                "\n",
+                include_str!("scripts/adopt.lua"),
+                "\n",
+                include_str!("scripts/books.lua"),
+                include_str!(concat!("scripts/", $name, "_rest.lua")),
+            ),
+        }
+    };
+}
+
+pub(super) const CHARGE: Script = script!("charge" + books);
+pub(super) const READ: Script = script!("read");
+pub(super) const GRANT: Script = script!("grant" + books);
+pub(super) const REFUND: Script = script!("refund" + books);
+pub(super) const SEED: Script = script!("seed" + books);
+pub(super) const RESET: Script = script!("reset" + books);
+pub(super) const HOLD: Script = script!("hold");
+
+/// Every script.
+pub(super) const ALL: [Script; 7] = [CHARGE, READ, GRANT, REFUND, SEED, RESET, HOLD];

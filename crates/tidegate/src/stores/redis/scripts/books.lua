@@ -1,0 +1,123 @@
+-- The counters a call touches, as copies: opened, changed at will, and written when the verdict on
+-- the whole is known. A counter named twice is one account.
+--
+-- A plan is one byte (see charge.lua) and per charge PLANNED bytes: key (1-based) 1, role 1
+-- (0 enforce, 1 shadow, 2 quota), shape 1 (the kind times 8 and the length of its counts, for a
+-- bucket 1), then doubles: cost, limit, and five more:
+--
+--   bucket    the cost and the room in its units, per_tick, microseconds per tick, the longest delay
+--             of a queue or -1
+--   calendar  five edges, now lying between the second and the fourth
+--   others    width, phase, 0, microseconds per tick, 0
+
+local PLANNED = 59
+
+-- The charges of a plan. Each takes the next header of its key from `heads`. Nothing if the edges of
+-- a calendar are not those around now: then nothing may be done, and the caller tells the time.
+local function read_plan(plan, heads, now)
+  local charges, at = {}, {}
+  for from = 2, #plan, PLANNED do
+    local key, role, _, cost, most, a, b, c, d, e = struct.unpack('<BBBddddddd', plan, from)
+    local limit
+    limit, at[key] = read_header(heads[key], at[key] or 2)
+    limit.limit = most
+    limit.delay = e
+    if limit.kind == CALENDAR then
+      local tick = floor(now / limit.unit)
+      if tick < b or tick >= d then
+        return nil
+      end
+      limit.edges = { a, b, c, d, e }
+    end
+    charges[#charges + 1] = { key = key, role = role, cost = cost, limit = limit }
+  end
+  return charges
+end
+
+-- The account of a charge: what its record holds of it, or a fresh state.
+local function account_of(record, limit, now)
+  for _, account in ipairs(record) do
+    if account.limit.rate == limit.rate then
+      if not account.touched then
+        local state, stepped = account.state, false
+        account.was = { account.limit, state }
+        if account.limit.head ~= limit.head then
+          state, stepped = adopt(limit, account.limit, copy(state), now)
+        end
+        local moved = copy(state)
+        local _, back = advance(limit, moved, now)
+        if back then
+          state = moved
+        end
+        account.limit, account.state, account.touched = limit, state, true
+        account.changed = stepped or back
+        account.found = { limit, state, account.changed }
+      end
+      return account
+    end
+  end
+  local account = { limit = limit, state = fresh(limit, now), touched = true, changed = false }
+  account.found = { limit, account.state, false }
+  local at = #record + 1
+  while at > 1 and record[at - 1].limit.rate > limit.rate do
+    at = at - 1
+  end
+  table.insert(record, at, account)
+  return account
+end
+
+-- A copy of an account under a limit and at the present, and the tick it stands at.
+local function under(account, limit, now)
+  local state = copy(account.state)
+  if account.limit.head ~= limit.head then
+    state = adopt(limit, account.limit, state, now)
+  end
+  local tick = advance(limit, state, now)
+  return state, tick
+end
+
+local function take(account, limit, state)
+  account.limit, account.state, account.changed = limit, state, true
+end
+
+local function restore(account)
+  account.limit, account.state, account.changed = unpack(account.found)
+end
+
+local function record_bytes(counters)
+  local heads, states = '\1', ''
+  for i, counter in ipairs(counters) do
+    local head = counter.limit.head
+    if i < #counters then
+      head = char(byte(head), byte(head, 2) + 16) .. sub(head, 3)
+    end
+    heads = heads .. head
+    states = states .. write_state(counter.limit, counter.state)
+  end
+  return heads .. states
+end
+
+-- Writes a record if anything in it changed. What did not stays as it was, and is left out once it
+-- is as good as fresh.
+local function write_record(key, record, now)
+  local kept, expires, changed = {}, 0, false
+  for _, account in ipairs(record) do
+    local limit, state, tick = account.limit, account.state, 0
+    if account.changed then
+      changed = true
+      tick = advance(limit, state, now)
+    elseif account.touched then
+      limit, state = unpack(account.was or {})
+    end
+    if limit then
+      local at = fresh_at(limit, state, tick)
+      if account.changed or at * limit.unit > now then
+        kept[#kept + 1] = { limit = limit, state = state }
+        expires = max(expires, limit.unit == 1000 and at or ceil(at / 1000))
+      end
+    end
+  end
+  if changed then
+    redis.call('SET', key, record_bytes(kept), 'PXAT', expires)
+  end
+end

@@ -1,0 +1,18 @@
+
+local found = redis.call('GET', KEYS[1])
+local record = read_record(found)
+local charges = read_plan(ARGV[1], { ARGV[2] }, now)
+if not charges then
+  return { time[1], time[2] }
+end
+local charge = charges[1]
+local limit = charge.limit
+local account = account_of(record, limit, now)
+local state, tick = under(account, limit, now)
+local units = min(remaining(limit, state, tick), charge.cost)
+if units > 0 then
+  spend(limit, state, tick, units)
+  take(account, limit, state)
+end
+write_record(KEYS[1], record, now)
+return { time[1], time[2], string.format('%.0f', units), found }

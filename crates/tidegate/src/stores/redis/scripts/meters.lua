@@ -1,0 +1,249 @@
+-- The five meters: what the Rust code in core/src/algorithms does, step for step. Each takes the
+-- limit, the state (changed in place) and ticks of that limit. All numbers stay below 2^53: the
+-- limit was compiled so, comparisons are written so that no sum passes it, and where a product may,
+-- it is only compared with something smaller.
+
+local FULL = 1000 * ENTRY
+local MOST_UNITS = 4294967295
+local PATIENCE = 5000000
+
+local function copy(state)
+  return { unpack(state) }
+end
+
+-- Rounds a stamp up to the grain of a log.
+local function stamp_of(limit, tick)
+  return ceil(tick / limit.grain) * limit.grain
+end
+
+local function add(limit, count, units)
+  return min(count + units, 2 * limit.limit)
+end
+
+local function guarded(limit, stop, tick)
+  return limit.guard > 0 and stop - tick <= limit.guard
+end
+
+-- Adds an entry to the end of a log. A full one counts its oldest with the next.
+local function push(state, stamp, units)
+  local entries = state[2]
+  if entries ~= '' then
+    local newest, held = struct.unpack('<I7I4', entries, #entries - ENTRY + 1)
+    if newest == stamp then
+      local added = min(units, MOST_UNITS - held)
+      state[1] = state[1] + added
+      state[2] = sub(entries, 1, -ENTRY - 1) .. struct.pack('<I7I4', stamp, held + added)
+      return
+    end
+  end
+  if #entries >= FULL then
+    local _, oldest = struct.unpack('<I7I4', entries, 1)
+    local next, held = struct.unpack('<I7I4', entries, ENTRY + 1)
+    local both = min(held + oldest, MOST_UNITS)
+    state[1] = state[1] - (held + oldest - both)
+    entries = struct.pack('<I7I4', next, both) .. sub(entries, 2 * ENTRY + 1)
+  end
+  state[1] = state[1] + units
+  state[2] = entries .. struct.pack('<I7I4', stamp, units)
+end
+
+-- The state of a subject never seen.
+local function fresh(limit, now)
+  local tick = floor(now / limit.unit)
+  local kind = limit.kind
+  if kind == BUCKET then
+    return { tick, 0 }
+  elseif kind == LOG then
+    return { 0, '' }
+  elseif kind == STRICT then
+    return { floor(tick / limit.width), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  elseif kind == SLIDING then
+    return { floor(tick / limit.width), 0, 0 }
+  end
+  return { end_of(limit, tick), 0, 0 }
+end
+
+-- Lets time pass up to `tick`; the tick it then stands at, and whether it had to be set back.
+local function advance_to(limit, state, tick, patience)
+  local kind = limit.kind
+  if kind == BUCKET then
+    local last = state[1]
+    if tick < last then
+      if last - tick <= patience then
+        return last, false
+      end
+      state[1] = tick
+      return tick, true
+    end
+    local drained = (tick - last) * limit.per_tick
+    state[2] = drained < state[2] and state[2] - drained or 0
+    state[1] = tick
+    return tick, false
+  elseif kind == SLIDING or kind == STRICT then
+    local index = floor(tick / limit.width)
+    if index < state[1] then
+      local began = state[1] * limit.width
+      if began - tick <= patience then
+        return began, false
+      end
+      state[1] = index
+      return tick, true
+    end
+    local counts = #state
+    local passed = min(index - state[1], counts - 1)
+    if passed > 0 then
+      for i = counts, 2, -1 do
+        state[i] = i - passed >= 2 and state[i - passed] or 0
+      end
+    end
+    state[1] = index
+    return tick, false
+  elseif kind == LOG then
+    local settled, stepped = tick, false
+    if state[2] ~= '' then
+      local newest = struct.unpack('<I7', state[2], #state[2] - ENTRY + 1)
+      local seen = max(newest - (limit.grain - 1), 0)
+      if seen > tick and seen - tick <= patience then
+        settled = seen
+      elseif seen > tick then
+        local entries = state[2]
+        local back = newest - stamp_of(limit, tick)
+        state[1], state[2], stepped = 0, '', true
+        for at = 1, #entries, ENTRY do
+          local stamp, units = struct.unpack('<I7I4', entries, at)
+          push(state, max(stamp - back, 0), units)
+        end
+      end
+    end
+    local entries, at = state[2], 1
+    while at <= #entries do
+      local stamp, units = struct.unpack('<I7I4', entries, at)
+      if stamp + limit.width > settled then
+        break
+      end
+      state[1] = state[1] - units
+      at = at + ENTRY
+    end
+    state[2] = sub(entries, at)
+    return settled, stepped
+  end
+  local start, stop = bounds(limit, tick)
+  if state[1] == stop and state[3] == 0 then
+    return tick, false
+  end
+  if state[1] >= stop then
+    local reached = bounds(limit, max(state[1] - 1, 0))
+    if state[3] > 0 then
+      reached = max(reached, state[1] - limit.guard)
+    end
+    if reached <= tick then
+      return tick, false
+    elseif reached - tick <= patience then
+      return reached, false
+    end
+    state[1] = stop
+    if not guarded(limit, stop, tick) then
+      state[3] = 0
+    end
+    return tick, true
+  end
+  state[2] = state[1] == start and state[3] or 0
+  state[3] = 0
+  state[1] = stop
+  return tick, false
+end
+
+local function advance(limit, state, now)
+  return advance_to(limit, state, floor(now / limit.unit), PATIENCE / limit.unit)
+end
+
+-- Units in use, rounded up.
+local function used(limit, state, tick)
+  local kind = limit.kind
+  if kind == BUCKET then
+    return ceil(state[2] / limit.per_token)
+  elseif kind == LOG then
+    return state[1]
+  elseif kind == SLIDING then
+    local left = limit.width - (tick - state[1] * limit.width)
+    return state[2] + ceil(state[3] * left / limit.width)
+  elseif kind == STRICT then
+    local sum = 0
+    for i = 2, #state do
+      sum = sum + state[i]
+    end
+    return sum
+  end
+  return state[2]
+end
+
+-- Whether the level of a queue is beyond the longest delay it may ask for.
+local function is_late(limit, state)
+  return limit.delay >= 0 and ceil(state[2] / limit.per_tick) > limit.delay
+end
+
+local function fits(limit, state, tick, cost)
+  if cost > limit.limit then
+    return false
+  elseif limit.kind == BUCKET then
+    return state[2] <= (limit.limit - cost) * limit.per_token and not is_late(limit, state)
+  elseif limit.kind == SLIDING then
+    local left = limit.width - (tick - state[1] * limit.width)
+    return (state[2] + cost) * limit.width + state[3] * left <= limit.limit * limit.width
+  end
+  return used(limit, state, tick) <= limit.limit - cost
+end
+
+-- The largest cost that fits.
+local function remaining(limit, state, tick)
+  if limit.kind == BUCKET then
+    if is_late(limit, state) then
+      return 0
+    end
+    return floor(max(limit.limit * limit.per_token - state[2], 0) / limit.per_token)
+  end
+  return max(limit.limit - used(limit, state, tick), 0)
+end
+
+local function spend(limit, state, tick, units)
+  local kind = limit.kind
+  if kind == BUCKET then
+    state[2] = min(state[2] + units * limit.per_token, 2 * limit.limit * limit.per_token)
+  elseif kind == LOG then
+    units = min(units, max(2 * limit.limit - state[1], 0))
+    if units > 0 then
+      push(state, stamp_of(limit, tick), units)
+    end
+  else
+    state[2] = add(limit, state[2], units)
+    if (kind == FIXED or kind == CALENDAR) and guarded(limit, state[1], tick) then
+      state[3] = add(limit, state[3], units)
+    end
+  end
+end
+
+-- The tick from which a state cannot be told from a fresh one.
+local function fresh_at(limit, state, tick)
+  local kind = limit.kind
+  local at = tick
+  if kind == BUCKET then
+    at = state[1] + ceil(state[2] / limit.per_tick)
+  elseif kind == LOG then
+    if state[2] ~= '' then
+      at = struct.unpack('<I7', state[2], #state[2] - ENTRY + 1) + limit.width
+    end
+  elseif kind == SLIDING or kind == STRICT then
+    local counts = #state
+    for i = 2, counts do
+      if state[i] > 0 then
+        at = (state[1] + counts + 1 - i) * limit.width
+        break
+      end
+    end
+  elseif state[3] > 0 then
+    at = end_of(limit, state[1])
+  elseif state[2] > 0 then
+    at = state[1]
+  end
+  return min(at, FOREVER)
+end

@@ -1,0 +1,10 @@
+-- Merges a known state into a counter: the larger of both, of a log the union.
+--
+-- KEYS   1: the record
+-- ARGV   1: a plan of one charge; 2: a version byte and its header; 3: a record with that one counter
+-- reply  seconds, microseconds, 1; only the time if the edges of a calendar in the plan are not those
+--        around now
+-- writes one SET, unless there is nothing to remember
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]

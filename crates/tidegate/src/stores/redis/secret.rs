@@ -1,0 +1,82 @@
+//! The deployment secret that all nodes of one store share.
+//!
+//! The first node writes it, or, if it has one of its own, only how to tell it; all others use that.
+//! Two secrets would count one client under two names, and twice the limit would pass.
+
+use redis::Value;
+
+use super::RedisStore;
+use super::fault::Fault;
+use crate::secret::Secret;
+
+const KEY: &str = "tg:ctl:secret";
+/// What is there is the secret itself.
+const WHOLE: &str = "secret:";
+/// What is there only tells whether a secret is the right one.
+const CHECK: &str = "check:";
+
+/// Why a node cannot use this store.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The nodes of this store have another secret.
+    #[error(
+        "this node has another secret than the nodes that count in this store; give it theirs, or a store of its own"
+    )]
+    Another,
+    /// The nodes of this store have a secret from a file, and this node has none.
+    #[error(
+        "the nodes that count in this store have their secret from a file; give this node the same with --secret-file"
+    )]
+    FileNeeded,
+    /// The key holds something else.
+    #[error("the key `{KEY}` of the store holds no secret; another program wrote it")]
+    Unreadable,
+    /// There is no randomness to make one.
+    #[error("no randomness for a secret")]
+    NoRandomness(#[from] getrandom::Error),
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] Fault),
+}
+
+impl RedisStore {
+    /// The secret of the store's nodes. `own` is the one this node was given, if any: then it is not
+    /// written to the store, and must be theirs.
+    ///
+    /// # Errors
+    /// When this node must not count in this store, or the store does not answer.
+    pub async fn share_secret(&self, own: Option<&Secret>) -> Result<Secret, SecretError> {
+        let mine = match own {
+            Some(secret) => secret.clone(),
+            None => Secret::random()?,
+        };
+        let offered = match own {
+            Some(_) => format!("{CHECK}{}", mine.check()),
+            None => format!("{WHOLE}{}", mine.to_hex()),
+        };
+        let mut offer = redis::cmd("SET");
+        offer.arg(KEY).arg(&offered).arg("NX");
+        self.link.command(&offer).await?;
+        let mut ask = redis::cmd("GET");
+        ask.arg(KEY);
+        let Value::BulkString(found) = self.link.command(&ask).await? else {
+            return Err(SecretError::Unreadable);
+        };
+        let found = std::str::from_utf8(&found).map_err(|_| SecretError::Unreadable)?;
+        let theirs = if let Some(hex) = found.strip_prefix(WHOLE) {
+            Secret::from_hex(hex).ok_or(SecretError::Unreadable)?
+        } else if let Some(check) = found.strip_prefix(CHECK) {
+            return match own {
+                None => Err(SecretError::FileNeeded),
+                Some(_) if check == mine.check() => Ok(mine),
+                Some(_) => Err(SecretError::Another),
+            };
+        } else {
+            return Err(SecretError::Unreadable);
+        };
+        match own {
+            Some(_) if theirs.check() != mine.check() => Err(SecretError::Another),
+            _ => Ok(theirs),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Which keys there are, what they cost, how long they last; addresses; the shared secret.
+
+use redis::Value;
+use tidegate::Secret;
+use tidegate::stores::redis::{RedisConfig, RedisStore, SecretError};
+use tidegate_core::algorithms::Algorithm;
+use tidegate_core::store::{Hold, Refund, Store};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::Nanos;
+
+use crate::servers::{Program, Server};
+use crate::{charge, direct, info, limit, on_runtime, set, store};
+
+fn keys(server: &Server) -> Vec<String> {
+    let Value::Array(keys) = direct(server, &["KEYS", "*"]) else {
+        panic!("KEYS gives a list");
+    };
+    let text = |key| match key {
+        Value::BulkString(key) => String::from_utf8(key).expect("text"),
+        other => panic!("a key is not {other:?}"),
+    };
+    keys.into_iter().map(text).collect()
+}
+
+#[test]
+fn every_key_has_an_expiry_and_the_tag_of_its_subject() {
+    let server = Server::redis7();
+    on_runtime(async {
+        let store = store(&server.url()).await;
+        let rule = RuleName::new("search");
+        for (i, algorithm) in (0..).zip(Algorithm::ALL) {
+            let limit = limit(algorithm, 10);
+            let one = set([charge(i, &rule, 0, &limit), charge(i, &rule, 1, &limit)]);
+            let charged = store.charge(&one).await.expect("an answer");
+            assert!(charged.admitted && charged.seen.iter().all(|seen| !seen.was_there));
+            let again = store.charge(&one).await.expect("an answer");
+            assert!(again.seen.iter().all(|seen| seen.was_there));
+            let refund = Refund {
+                id: i + 77,
+                charged: charged.at,
+                until: charged.at.plus(Nanos::from_secs(600)),
+                set: one.clone(),
+            };
+            store.refund(&refund).await.expect("an answer");
+        }
+        let hold = Hold {
+            subject: Fingerprint::new(1),
+            rule: &rule,
+            holder: 1,
+            most: 2,
+            lasts: Nanos::from_secs(600),
+        };
+        store.hold(&hold).await.expect("an answer");
+        let keys = keys(&server);
+        assert_eq!(keys.len(), 15, "{keys:?}");
+        for key in keys {
+            let tagged = key.starts_with("tg:{AAAAAAAAAAAAAAAAAAAA") && key.contains('}');
+            assert!(tagged, "{key}");
+            let Value::Int(lasts) = direct(&server, &["PTTL", &key]) else {
+                panic!("PTTL gives a number");
+            };
+            assert!(lasts > 0, "{key} lasts {lasts}");
+        }
+    });
+}
+
+/// A flood of refusals costs a server no write, no replication and no memory; a peek neither.
+#[test]
+fn a_refusal_and_a_peek_write_nothing() {
+    for program in Program::ALL {
+        let server = Server::start(program, &[]);
+        on_runtime(async {
+            let store = store(&server.url()).await;
+            let (rule, limit) = (RuleName::new("tight"), limit(Algorithm::SlidingWindow, 1));
+            let one = set([charge(1, &rule, 0, &limit)]);
+            assert!(store.charge(&one).await.expect("an answer").admitted);
+            for _ in 0..20 {
+                assert!(!store.charge(&one).await.expect("an answer").admitted);
+                assert!(!store.peek(&one).await.expect("an answer").admitted);
+            }
+            let writes = info(&server, "commandstats", "cmdstat_set:calls=");
+            assert_eq!(writes, 1, "{program:?}");
+            let peeks = info(&server, "commandstats", "cmdstat_evalsha_ro:calls=");
+            assert_eq!(peeks, 20, "{program:?}");
+        });
+    }
+}
+
+#[test]
+fn addresses_name_user_password_database_or_a_socket() {
+    let server = Server::start(Program::Redis7, &["--requirepass", "s3cret"]);
+    let user = [
+        "ACL",
+        "SETUSER",
+        "gate",
+        "on",
+        ">pa55",
+        "~tg:*",
+        "+@scripting",
+        "+@read",
+        "+@write",
+        "+time",
+        "+ping",
+        "+client",
+        "+select",
+        "+hello",
+    ];
+    let client = redis::Client::open(format!("redis://:s3cret@127.0.0.1:{}", server.port()));
+    let mut admin = client
+        .expect("an address")
+        .get_connection()
+        .expect("a server");
+    let mut request = redis::cmd(user[0]);
+    let () = request.arg(&user[1..]).query(&mut admin).expect("a user");
+    let socket = server.socket();
+    let urls = [
+        format!("redis://:s3cret@127.0.0.1:{}/3", server.port()),
+        format!("redis://gate:pa55@127.0.0.1:{}", server.port()),
+        format!("unix:{}?pass=s3cret&db=4", socket.display()),
+        format!("redis+unix://{}?user=gate&pass=pa55", socket.display()),
+    ];
+    on_runtime(async {
+        let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
+        for url in &urls {
+            let store = store(url).await;
+            let one = set([charge(5, &rule, 0, &limit)]);
+            let outcome = store.charge(&one).await.expect("an answer");
+            assert!(outcome.admitted);
+            for told in [format!("{store:?}"), format!("{:?}", RedisConfig::new(url))] {
+                assert!(!told.contains("s3cret") && !told.contains("pa55"), "{told}");
+            }
+        }
+    });
+    for (database, records) in [(0, 1), (3, 1), (4, 1), (5, 0)] {
+        let () = redis::cmd("SELECT")
+            .arg(database)
+            .query(&mut admin)
+            .expect("an answer");
+        let found: i64 = redis::cmd("DBSIZE").query(&mut admin).expect("a number");
+        assert_eq!(found, records, "database {database}");
+    }
+}
+
+#[test]
+fn bad_addresses_are_refused_at_once_and_not_repeated() {
+    on_runtime(async {
+        for url in ["nonsense", "http://u:pa55@host", "redis://u:pa55@host/x"] {
+            let refused = RedisStore::open(&RedisConfig::new(url)).expect_err("no address");
+            assert!(
+                !format!("{refused} {refused:?}").contains("pa55"),
+                "{refused}"
+            );
+        }
+    });
+}
+
+#[test]
+fn nodes_of_one_store_share_one_secret() {
+    let server = Server::redis7();
+    on_runtime(async {
+        let store = store(&server.url()).await;
+        let first = store.share_secret(None).await.expect("a secret");
+        let second = store.share_secret(None).await.expect("a secret");
+        assert_eq!(first.fingerprint_key(), second.fingerprint_key());
+        let own = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
+        let another = store.share_secret(Some(&own)).await;
+        assert!(matches!(another, Err(SecretError::Another)));
+
+        // With a secret from a file the store learns only how to tell it.
+        direct(&server, &["FLUSHALL"]);
+        let given = store.share_secret(Some(&own)).await.expect("the same");
+        assert_eq!(given.fingerprint_key(), own.fingerprint_key());
+        let given = store.share_secret(Some(&own)).await.expect("the same");
+        assert_eq!(given.fingerprint_key(), own.fingerprint_key());
+        assert!(matches!(
+            store.share_secret(None).await,
+            Err(SecretError::FileNeeded)
+        ));
+        let other = Secret::from_bytes(b"0123456789abcdeX").expect("long enough");
+        assert!(matches!(
+            store.share_secret(Some(&other)).await,
+            Err(SecretError::Another)
+        ));
+        assert_eq!(direct(&server, &["PTTL", "tg:ctl:secret"]), Value::Int(-1));
+
+        direct(&server, &["SET", "tg:ctl:secret", "something else"]);
+        assert!(matches!(
+            store.share_secret(None).await,
+            Err(SecretError::Unreadable)
+        ));
+    });
+}

@@ -1,0 +1,94 @@
+//! The store on real servers by their own clocks: exactness among nodes, faults, size, keys.
+//!
+//! What needs the time moved is proven beside the scripts, in `src/stores/redis`.
+
+mod concurrent;
+mod fake;
+mod faults;
+mod keys;
+mod reconnect;
+#[path = "../support/servers.rs"]
+mod servers;
+mod size;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use redis::Value;
+use tidegate::stores::redis::{RedisConfig, RedisStore};
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::{Cost, Nanos};
+
+use servers::Server;
+
+/// A limit that no test outlives.
+fn limit(algorithm: Algorithm, count: u64) -> Limit {
+    let spec = Spec::new(algorithm, count, Nanos::from_secs(86_400 * 365));
+    Limit::compile(&spec, Precision::Script).expect("a limit")
+}
+
+fn charge<'a>(subject: u128, rule: &'a RuleName, rate: u8, limit: &'a Limit) -> Charge<'a> {
+    Charge {
+        subject: Fingerprint::new(subject),
+        rule,
+        rate,
+        limit: Cow::Borrowed(limit),
+        cost: Cost::ONE,
+        role: Role::Enforce,
+        terms: &Terms::USUAL,
+    }
+}
+
+fn set<'a>(charges: impl IntoIterator<Item = Charge<'a>>) -> ChargeSet<'a> {
+    ChargeSet {
+        charges: charges.into_iter().collect(),
+    }
+}
+
+/// Runs a test on a runtime of its own.
+fn on_runtime<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(test)
+}
+
+async fn store(url: &str) -> RedisStore {
+    let store = RedisStore::open(&RedisConfig::new(url)).expect("an address");
+    let ready = tokio::time::timeout(Duration::from_secs(20), store.ready());
+    ready.await.expect("a server that answers");
+    store
+}
+
+/// A command sent past the store.
+fn direct(server: &Server, command: &[&str]) -> Value {
+    let client = redis::Client::open(server.url()).expect("an address");
+    let mut connection = client.get_connection().expect("a server");
+    let mut request = redis::cmd(command[0]);
+    request.arg(&command[1..]);
+    request.query(&mut connection).expect("an answer")
+}
+
+/// A number out of INFO.
+fn info(server: &Server, section: &str, name: &str) -> u64 {
+    let Value::VerbatimString { text, .. } = direct(server, &["INFO", section]) else {
+        let Value::BulkString(text) = direct(server, &["INFO", section]) else {
+            panic!("INFO is text");
+        };
+        return number(&String::from_utf8_lossy(&text), name);
+    };
+    number(&text, name)
+}
+
+fn number(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let line = line.unwrap_or_else(|| panic!("no {name} in INFO"));
+    let digits: String = line
+        .chars()
+        .skip_while(|c| !c.is_ascii_digit())
+        .take_while(char::is_ascii_digit)
+        .collect();
+    digits.parse().expect("a number")
+}

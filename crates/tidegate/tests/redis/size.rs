@@ -1,0 +1,70 @@
+//! What one subject costs a server: the growth of its memory, keys and expiry included.
+
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::store::{ChargeSet, Store};
+use tidegate_core::subject::RuleName;
+use tidegate_core::units::Nanos;
+
+use crate::servers::{Program, Server};
+use crate::{charge, direct, info, on_runtime, set, store};
+
+const SUBJECTS: u128 = 100_000;
+
+/// Bytes per subject under `rates` limits of one rule.
+fn bytes(program: Program, algorithm: Algorithm, rates: u8) -> u64 {
+    let server = Server::start(program, &[]);
+    on_runtime(async {
+        let store = store(&server.url()).await;
+        let rule = RuleName::new("search");
+        // Long enough that no counter expires while they are counted.
+        let limits: Vec<Limit> = (0..u64::from(rates))
+            .map(|rate| {
+                let window = Nanos::from_secs(3_600 * (1 + 23 * rate));
+                let spec = Spec::new(algorithm, 10 * (rate + 1), window);
+                Limit::compile(&spec, Precision::Script).expect("a limit")
+            })
+            .collect();
+        let fill = async |subjects: std::ops::Range<u128>| {
+            let sets: Vec<ChargeSet<'_>> = subjects
+                .map(|subject| {
+                    // Spread as fingerprints are.
+                    let id = subject.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+                    let limits = (0..).zip(&limits);
+                    set(limits.map(|(rate, limit)| charge(id, &rule, rate, limit)))
+                })
+                .collect();
+            for batch in sets.chunks(500) {
+                let batch: Vec<&ChargeSet<'_>> = batch.iter().collect();
+                for outcome in store.charge_each(&batch).await {
+                    assert!(outcome.expect("an answer").admitted);
+                }
+            }
+        };
+        fill(1..1_000).await; // connections and scripts are not counted
+        let before = info(&server, "memory", "used_memory:");
+        fill(1_000..1_000 + SUBJECTS).await;
+        let after = info(&server, "memory", "used_memory:");
+        direct(&server, &["PING"]);
+        (after - before).div_ceil(SUBJECTS as u64)
+    })
+}
+
+#[test]
+fn one_rate_of_a_subject_fits_two_hundred_bytes() {
+    for algorithm in [
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindowStrict,
+    ] {
+        let one = bytes(Program::Redis7, algorithm, 1);
+        assert!(one <= 200, "{algorithm}: {one} bytes");
+        assert!(one >= 100, "{algorithm}: {one} bytes cannot be all of it");
+    }
+}
+
+#[test]
+fn four_rates_of_a_subject_cost_less_than_two_subjects() {
+    let four = bytes(Program::Redis7, Algorithm::TokenBucket, 4);
+    assert!(four <= 320, "{four} bytes");
+}
