@@ -209,8 +209,8 @@ pub struct Limit {
     algorithm: Algorithm,
     stagger: bool,
     tag: u32,
-    per: Nanos,
-    count: u64,
+    pub(super) per: Nanos,
+    pub(super) count: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -271,7 +271,7 @@ impl Limit {
             Some((*tick, shape))
         });
         let (tick, shape) = fitting.ok_or(Unfit::Inexact)?;
-        let mut limit = Limit {
+        let limit = Limit {
             shape,
             tick,
             algorithm: spec.algorithm,
@@ -280,8 +280,13 @@ impl Limit {
             per: spec.window.length(),
             count: spec.count,
         };
-        limit.tag = limit.compute_tag();
-        Ok(limit)
+        Ok(limit.tagged())
+    }
+
+    /// With the tag of its parameters.
+    pub(super) fn tagged(mut self) -> Self {
+        self.tag = self.compute_tag();
+        self
     }
 
     /// Tells whether a stored state was made with these very parameters. Never zero.

@@ -246,3 +246,10 @@ impl SlidingLog {
         LogState::from_entries(rounded.collect())
     }
 }
+
+impl SlidingLog {
+    /// The same window for another number of units.
+    pub(crate) fn with_limit(self, limit: u64) -> Self {
+        SlidingLog { limit, ..self }
+    }
+}

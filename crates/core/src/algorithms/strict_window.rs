@@ -176,3 +176,10 @@ impl StrictWindow {
         state
     }
 }
+
+impl StrictWindow {
+    /// The same window for another number of units.
+    pub(crate) fn with_limit(self, limit: u64) -> Self {
+        StrictWindow { limit, ..self }
+    }
+}
