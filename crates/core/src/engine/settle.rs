@@ -9,7 +9,7 @@ use super::decision::{Decision, Fate, Report};
 use super::plan::Plan;
 use crate::algorithms::{Retry, Verdict};
 use crate::rules::{Listed, RuleSet};
-use crate::store::{Outcome, Role, Source};
+use crate::store::{Charge, OnStoreFailure, Outcome, Role, Source};
 use crate::units::Nanos;
 
 /// Whether what was decided was also charged.
@@ -49,6 +49,8 @@ pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome, spent: Sp
     };
     let fate = if outcome.admitted {
         admitted(&reports)
+    } else if refused_unasked(plan, outcome) {
+        Fate::Unavailable
     } else {
         Fate::Deny(retry(&reports))
     };
@@ -63,6 +65,14 @@ pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome, spent: Sp
         charge_id: (spent == Spent::IfAdmitted && outcome.admitted).then(OnceLock::new),
         reports,
     }
+}
+
+/// Whether a rule that wants to be refused without its store was refused for that.
+fn refused_unasked(plan: &Plan<'_>, outcome: &Outcome) -> bool {
+    let refuses = |charge: &Charge<'_>| {
+        charge.role != Role::Shadow && charge.terms.on_failure == OnStoreFailure::Deny
+    };
+    outcome.source == Source::Fallback && plan.set.charges.iter().any(refuses)
 }
 
 fn reports(plan: &Plan<'_>, outcome: &Outcome) -> SmallVec<[Report; 4]> {

@@ -70,7 +70,7 @@ fn fate(decision: &Decision, out: &mut BytesMut) {
             json_name(out, "delay_ms");
             number(out, delay.millis_up());
         }
-        Fate::Deny(Retry::Never) => {
+        Fate::Deny(Retry::Never) | Fate::Unavailable => {
             json_name(out, "retry_after_ms");
             out.put_slice(b"null");
         }
@@ -134,6 +134,7 @@ fn error(decision: &Decision) -> Option<&'static str> {
     match decision.fate() {
         Fate::Allow | Fate::Delay(_) => None,
         Fate::Deny(Retry::After(_)) => Some("rate_limit_exceeded"),
+        Fate::Unavailable => Some("temporary_reduced_capacity"),
         Fate::Deny(Retry::Never) => Some("cost_exceeds_limit"),
         Fate::Block { .. } => Some("blocked"),
     }
@@ -154,6 +155,10 @@ fn message(decision: &Decision) -> String {
             binding.rule.name(),
             binding.limit.capacity(),
         ),
+        (Fate::Unavailable, Some(binding)) => format!(
+            "rule `{}` refuses while its counts are out of reach; come back later",
+            binding.rule.name(),
+        ),
         (Fate::Block { .. }, _) => "this client is on the block list".to_owned(),
         _ => "refused".to_owned(),
     }
@@ -172,6 +177,10 @@ pub(super) fn problem(decision: &Decision, context: &Context<'_>, out: &mut Byte
     let (kind, title) = match decision.fate() {
         Fate::Deny(Retry::Never) => ("about:blank".to_owned(), "Cost exceeds the limit"),
         Fate::Block { .. } => ("about:blank".to_owned(), "Blocked"),
+        Fate::Unavailable => (
+            format!("{PROBLEM_TYPES}temporary-reduced-capacity"),
+            "Temporary reduced capacity",
+        ),
         _ => (format!("{PROBLEM_TYPES}quota-exceeded"), "Quota exceeded"),
     };
     out.put_slice(b"{\"type\":");
