@@ -1,0 +1,141 @@
+//! Not too much: what the store admitted, what nodes admitted by themselves, and both together.
+
+use tidegate_core::algorithms::{Division, Limit, Spec};
+use tidegate_core::invariants::{Admission, within_bound};
+use tidegate_core::store::Source;
+use tidegate_core::units::Nanos;
+
+use super::{Case, Finding};
+use crate::scenario::{Fault, compiled};
+use crate::world::Record;
+
+/// What nodes together admit without the store, in hundredths.
+const SHARE: u32 = 80;
+
+pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
+    for subject in case.subjects() {
+        let exact = |r: &Record| r.source == Source::Exact;
+        let local = |r: &Record| r.source == Source::Fallback;
+        let mut check = |promise, limit: &Limit, which: &dyn Fn(&Record) -> bool, more: u64| {
+            let mut history = admissions(case, subject, which);
+            for part in parts(case, &mut history) {
+                let Err(violation) = within_bound(limit, part) else {
+                    continue;
+                };
+                // Told apart from the bound, because what is lost is no part of any algorithm.
+                if violation.admitted > violation.bound + more {
+                    let detail = format!("subject {subject}: {violation}, {more} more if lost");
+                    findings.push(Finding { promise, detail });
+                    break;
+                }
+            }
+        };
+        let lost = lost(case, subject);
+        if !case.scenario.fault.loses_counts() {
+            let limit = case.scenario.limit();
+            check("the store admits its limit", &limit, &exact, 0);
+        }
+        let share = share(&case.scenario.spec);
+        check("nodes alone admit their share", &share, &local, 0);
+        let both = |r: &Record| exact(r) || local(r);
+        let whole = whole_and_share(&case.scenario.spec);
+        check("the limit and the share is the most", &whole, &both, lost);
+    }
+}
+
+fn admissions(case: &Case<'_>, subject: usize, which: &dyn Fn(&Record) -> bool) -> Vec<Admission> {
+    let records = case.of(subject).filter(|r| r.admitted && which(r));
+    let admission = |record: &Record| Admission {
+        at: record.at,
+        units: 1,
+    };
+    records.map(admission).collect()
+}
+
+/// Histories end where the store's clock is set back, and are in its order.
+fn parts<'h>(case: &Case<'_>, history: &'h mut [Admission]) -> Vec<&'h [Admission]> {
+    if !case.scenario.fault.steps_clock() {
+        history.sort_by_key(|admission| admission.at);
+        return vec![history];
+    }
+    let far = |a: &Admission, b: &Admission| {
+        let gap = a.at.since(b.at).max(b.at.since(a.at));
+        gap < Nanos::from_secs(600)
+    };
+    let mut parts = Vec::new();
+    for part in history.chunk_by_mut(far) {
+        part.sort_by_key(|admission| admission.at);
+        parts.push(&*part);
+    }
+    parts
+}
+
+/// The limit that all shares together keep.
+fn share(spec: &Spec) -> Limit {
+    scaled(spec, 0)
+}
+
+/// The limit and the shares, where an outage begins or ends.
+fn whole_and_share(spec: &Spec) -> Limit {
+    scaled(spec, 1)
+}
+
+/// So many whole limits and the share.
+fn scaled(spec: &Spec, wholes: u64) -> Limit {
+    let division = Division {
+        percent: SHARE,
+        nodes: 1,
+        place: Some(0),
+    };
+    let units = |capacity: u64| wholes * capacity + division.whole(capacity);
+    let mut scaled = spec.clone();
+    if spec.algorithm.takes_burst() {
+        let percent = wholes * 100 + u64::from(SHARE);
+        scaled = Spec::new(
+            spec.algorithm,
+            spec.count * percent,
+            Nanos::new(spec.window.length().get() * 100),
+        );
+        scaled.burst = Some(units(spec.burst.unwrap_or(spec.count)));
+    } else {
+        scaled.count = units(spec.count);
+    }
+    compiled(&scaled)
+}
+
+/// What the store forgot and nobody can remember: what was admitted between a loss and its notice,
+/// and what a node that died with it had charged since any survivor last looked.
+fn lost(case: &Case<'_>, subject: usize) -> u64 {
+    let history = case.history;
+    let exact = |r: &&Record| r.admitted && r.source == Source::Exact;
+    let mut lost = 0;
+    for at in &history.losses {
+        let noticed = |record: &&Record| {
+            let until = match case.scenario.fault {
+                Fault::Flush | Fault::Chaos => Nanos::from_millis(230),
+                _ => Nanos::from_millis(5),
+            };
+            record.done >= *at && record.done <= at.plus(until)
+        };
+        lost += case.of(subject).filter(exact).filter(noticed).count();
+    }
+    if case.scenario.fault == Fault::DeathWithStore {
+        for (at, dead) in &history.deaths {
+            let survivors = case
+                .of(subject)
+                .filter(|r| r.node != *dead && r.done <= *at);
+            let seen = survivors
+                .filter(|r| r.source == Source::Exact)
+                .map(|r| r.at)
+                .max();
+            let own = case
+                .of(subject)
+                .filter(|r| r.node == *dead && r.done <= *at);
+            let unseen = own
+                .filter(exact)
+                .filter(|r| seen.is_none_or(|seen| r.at > seen));
+            lost += unseen.count();
+        }
+    }
+    lost as u64
+}
