@@ -43,6 +43,21 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
+/// How much of its limit a subject got at most, in hundredths: the smallest multiple of the limit
+/// that bounds everything it was admitted, 100 at least.
+pub(super) fn factor(case: &Case<'_>, subject: usize) -> u64 {
+    let any = |record: &Record| record.admitted;
+    let mut history = admissions(case, subject, &any);
+    let parts = parts(case, &mut history);
+    let within = |percent: &u64| {
+        let limit = scaled(&case.scenario.spec, *percent, |capacity| {
+            (capacity * percent).div_ceil(100)
+        });
+        parts.iter().all(|part| within_bound(&limit, part).is_ok())
+    };
+    (100..=300).find(within).unwrap_or(u64::MAX)
+}
+
 fn admissions(case: &Case<'_>, subject: usize, which: &dyn Fn(&Record) -> bool) -> Vec<Admission> {
     let records = case.of(subject).filter(|r| r.admitted && which(r));
     let admission = |record: &Record| Admission {
@@ -72,30 +87,30 @@ fn parts<'h>(case: &Case<'_>, history: &'h mut [Admission]) -> Vec<&'h [Admissio
 
 /// The limit that all shares together keep.
 fn share(spec: &Spec) -> Limit {
-    scaled(spec, 0)
+    scaled(spec, u64::from(SHARE), of_all_nodes)
 }
 
 /// The limit and the shares, where an outage begins or ends.
 fn whole_and_share(spec: &Spec) -> Limit {
-    scaled(spec, 1)
+    let both = |capacity| capacity + of_all_nodes(capacity);
+    scaled(spec, 100 + u64::from(SHARE), both)
 }
 
-/// So many whole limits and the share.
-fn scaled(spec: &Spec, wholes: u64) -> Limit {
+fn of_all_nodes(capacity: u64) -> u64 {
     let division = Division {
         percent: SHARE,
         nodes: 1,
         place: Some(0),
     };
-    let units = |capacity: u64| wholes * capacity + division.whole(capacity);
+    division.whole(capacity)
+}
+
+/// The same limit at so many hundredths of the rate, and holding `units` of its capacity.
+fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> Limit {
     let mut scaled = spec.clone();
     if spec.algorithm.takes_burst() {
-        let percent = wholes * 100 + u64::from(SHARE);
-        scaled = Spec::new(
-            spec.algorithm,
-            spec.count * percent,
-            Nanos::new(spec.window.length().get() * 100),
-        );
+        let window = Nanos::new(spec.window.length().get() * 100);
+        scaled = Spec::new(spec.algorithm, spec.count * percent, window);
         scaled.burst = Some(units(spec.burst.unwrap_or(spec.count)));
     } else {
         scaled.count = units(spec.count);

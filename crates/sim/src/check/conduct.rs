@@ -192,6 +192,7 @@ fn unnoticed(case: &Case<'_>) -> Option<String> {
                     && node.is_none_or(|node| r.node == node)
                     && r.source == Source::Exact
                     && (r.admitted || r.done > lost)
+                    && (r.sent >= lost || r.done <= lost)
             })
         };
         let hundredth = Nanos::new(limit.per().get() / limit.count().max(1) / 2);

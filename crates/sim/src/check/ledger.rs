@@ -10,7 +10,7 @@ use tidegate_core::store::Source;
 use tidegate_core::units::{Cost, Nanos};
 
 use super::{BUDGET, Case, Finding};
-use crate::scenario::Fault;
+use crate::scenario::{Fault, Way};
 use crate::world::{Record, Snapshot};
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
@@ -69,25 +69,31 @@ fn compare(
     let at = limit.advance(&mut state, snapshot.truth);
     let (due, booked) = (limit.used(&state, at), snapshot.used[subject]);
     let forgiven = due.saturating_sub(booked);
-    if forgiven > forgotten(case, subject, snapshot) + drained(limit, snapshot, case) {
+    if forgiven > forgotten(case, subject, snapshot) + drained(case, subject, limit, snapshot) {
         return Some(("nothing is forgiven", format!("{booked} booked of {due}")));
     }
     let more = unanswered(case, subject, limit, snapshot);
-    let twice = limit.algorithm() == Algorithm::FixedWindow && booked > due + more;
+    // Where acknowledgements are lost, debts are charged again on purpose.
+    let told = !matches!(fault, Fault::Gray);
+    let twice = limit.algorithm() == Algorithm::FixedWindow && told && booked > due + more;
     twice.then(|| {
         let detail = format!("{booked} booked of {due}, {more} unanswered");
         ("nothing is charged twice", detail)
     })
 }
 
-/// What a bucket lets go of twice: while the store is away its own level drains, and so do the debts
-/// beside it, each at its share of the rate. Together they never hold more than the share.
-fn drained(limit: &Limit, snapshot: &Snapshot, case: &Case<'_>) -> u64 {
+/// What a bucket lets go of twice: a node that has not seen the subject does not know that the
+/// store's own level is still draining, and lets its debt drain beside it.
+fn drained(case: &Case<'_>, subject: usize, limit: &Limit, snapshot: &Snapshot) -> u64 {
     let buckets = limit.algorithm().takes_burst() && snapshot.at > case.scenario.begins;
-    if buckets {
-        limit.capacity() * 4 / 5 + 1
-    } else {
-        0
+    let clear = case.scenario.fault.is_outage()
+        || matches!(case.scenario.fault, Fault::Restart | Fault::Failover);
+    let known = clear && case.scenario.subjects[subject].way == Way::Spread;
+    match (buckets, known) {
+        (false, _) => 0,
+        // They differ in what they last saw.
+        (true, true) => case.scenario.nodes as u64,
+        (true, false) => limit.capacity() * 4 / 5 + 1,
     }
 }
 
@@ -131,7 +137,17 @@ fn unanswered(case: &Case<'_>, subject: usize, limit: &Limit, snapshot: &Snapsho
     let records = || case.of(subject).filter(before).filter(recent);
     let in_vain = records().filter(late).count();
     let crossing = crossing(case, subject, limit, snapshot);
-    (in_vain + crossing + records().filter(under_way).count()) as u64 + case.history.died
+    // A debt that met a store which had lost its counts is charged again.
+    let mut lost = case.history.events.iter().rev();
+    let lost = lost
+        .find(|(_, _, event)| *event == Event::Lost)
+        .map(|(at, _, _)| *at);
+    let local = |r: &&Record| r.source == Source::Fallback && r.admitted;
+    let unsure = records()
+        .filter(local)
+        .filter(|r| lost.is_some_and(|at| r.done <= at))
+        .count();
+    (in_vain + crossing + unsure + records().filter(under_way).count()) as u64 + case.history.died
 }
 
 /// A push under way as a window ends is charged to the next one.

@@ -43,6 +43,12 @@ pub fn judge(scenario: &Scenario, history: &History) -> Vec<Finding> {
     findings
 }
 
+/// How much of its limit a subject got at most, in hundredths: the smallest multiple of the limit
+/// that bounds everything it was admitted, 100 at least.
+pub fn factor(scenario: &Scenario, history: &History, subject: usize) -> u64 {
+    bounds::factor(&Case { scenario, history }, subject)
+}
+
 /// A history and what it is about.
 struct Case<'a> {
     scenario: &'a Scenario,

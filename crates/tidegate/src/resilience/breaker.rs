@@ -179,12 +179,7 @@ mod tests {
 
     #[test]
     fn opening_again_soon_asks_for_twice_as_many_up_to_a_limit() {
-        check(
-            "-----ppp-----pppppp",
-            "....OOO.....OOOOOO."
-                .replace("....OOO.....", "....OOO.....")
-                .as_str(),
-        );
+        check("-----ppp-----pppppp", "....OOO.....OOOOOO.");
         let mut breaker = Breaker::new(BreakerSettings::default());
         let now = Nanos::from_secs(5);
         for want in [3, 6, 12, 24, 24] {

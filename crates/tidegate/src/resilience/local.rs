@@ -117,7 +117,8 @@ impl Local {
             for ((charge, cut), reading) in set.charges.iter().zip(&cuts).zip(&readings) {
                 if reading.verdict.allows() || intent == Intent::Force {
                     let limit = cut.share().map_or(&charge.limit, |share| &share.limit);
-                    self.owed.spend(charge, limit, now);
+                    let empty_at = mirror.empties_at(charge).unwrap_or(now);
+                    self.owed.spend(charge, limit, now, empty_at);
                 }
             }
         }

@@ -2,7 +2,8 @@
 //! when the store's does not.
 //!
 //! Bounded. Two accounts of one counter are merged by maximum, so that answers may arrive in any
-//! order; a store whose clock was set back far is believed as it is.
+//! order; a store whose clock was set back far is believed as it is. A store that holds less than it
+//! did is doubted, and believed once it has said that it is the same: something was given back.
 
 use tidegate_core::algorithms::{PATIENCE, State};
 use tidegate_core::store::{Charge, Seen};
@@ -25,6 +26,15 @@ struct Remembered {
     at: Nanos,
     /// Whether the local share already knows.
     told: bool,
+    /// Since when, by the local clock, the store has been found to hold less.
+    doubted: Option<Nanos>,
+}
+
+/// The local time, and that of the last question after the store's life that was answered well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hearing {
+    pub(super) now: Nanos,
+    pub(super) confirmed: Nanos,
 }
 
 impl Mirror {
@@ -34,38 +44,38 @@ impl Mirror {
         }
     }
 
-    /// Takes note of a counter as the store holds it.
-    pub(super) fn note(&self, charge: &Charge<'_>, seen: &Seen, at: Nanos) {
+    /// Takes note of a counter as the store holds it. Whether that leaves a doubt.
+    pub(super) fn note(&self, charge: &Charge<'_>, seen: &Seen, at: Nanos, by: Hearing) -> bool {
         let (counter, limit) = (charge.counter(), charge.limit.as_ref());
-        let mut state = seen.state.clone();
         let mut part = self.counters.part(counter);
         if let Some(known) = part.get_mut(&counter) {
             let same = known.charge.limit.tag() == limit.tag();
-            let set_back = known.at.since(at) > PATIENCE;
-            if same && !set_back && known.fresh_at > at {
-                limit.merge(&mut state, &known.state, at);
-            }
             if !same {
                 known.charge = OwnedCharge::of(charge);
             }
-            let moment = limit.advance(&mut state, at);
-            known.fresh_at = limit.fresh_at(&state, moment);
-            known.at = if set_back { at } else { known.at.max(at) };
-            (known.state, known.told) = (state, false);
-            return;
+            let set_back = known.at.since(at) > PATIENCE;
+            let live = known.fresh_at > at;
+            known.told = false;
+            if same && live && !set_back {
+                return known.merge(&seen.state, at, by);
+            }
+            known.take(seen.state.clone(), at);
+            return false;
         }
         if !self.counters.has_room(&part) && !Self::make_room(&mut part, at) {
-            return;
+            return false;
         }
-        let moment = limit.advance(&mut state, at);
-        let remembered = Remembered {
+        let mut remembered = Remembered {
             charge: OwnedCharge::of(charge),
-            fresh_at: limit.fresh_at(&state, moment),
-            state,
+            fresh_at: at,
+            state: seen.state.clone(),
             at,
             told: false,
+            doubted: None,
         };
+        remembered.take(seen.state.clone(), at);
         part.insert(counter, remembered);
+        false
     }
 
     /// Lets what needs no memory go; else what would have gone first. False if there is nothing.
@@ -89,6 +99,13 @@ impl Mirror {
             let same = known.charge.limit.tag() == charge.limit.tag();
             same && known.at < at && at < known.fresh_at
         })
+    }
+
+    /// When the store will hold nothing of this counter, as far as it was seen.
+    pub(super) fn empties_at(&self, charge: &Charge<'_>) -> Option<Nanos> {
+        let counter = charge.counter();
+        let part = self.counters.part(counter);
+        part.get(&counter).map(|known| known.fresh_at)
     }
 
     /// The state of a counter, if it is news to the local share.
@@ -116,5 +133,36 @@ impl Mirror {
     /// Forgets a counter that was reset on purpose.
     pub(super) fn forget(&self, counter: u128) {
         self.counters.part(counter).remove(&counter);
+    }
+}
+
+impl Remembered {
+    /// The store's word is all there is.
+    fn take(&mut self, mut state: State, at: Nanos) {
+        let limit = &self.charge.limit;
+        let moment = limit.advance(&mut state, at);
+        self.fresh_at = limit.fresh_at(&state, moment);
+        (self.state, self.at, self.doubted) = (state, at, None);
+    }
+
+    /// The larger of what is known and what was seen.
+    fn merge(&mut self, seen: &State, at: Nanos, by: Hearing) -> bool {
+        let limit = &self.charge.limit;
+        let (mut seen, mut merged) = (seen.clone(), seen.clone());
+        limit.merge(&mut merged, &self.state, at);
+        let moment = limit.advance(&mut merged, at);
+        limit.advance(&mut seen, at);
+        let less = merged != seen && self.at < at;
+        if less && self.doubted.is_some_and(|since| since < by.confirmed) {
+            self.take(seen, at);
+            return false;
+        }
+        self.fresh_at = limit.fresh_at(&merged, moment);
+        (self.state, self.at) = (merged, self.at.max(at));
+        self.doubted = match less {
+            true => self.doubted.or(Some(by.now)),
+            false => None,
+        };
+        less
     }
 }

@@ -4,19 +4,19 @@
 //! sign of life; merging the mirror into a store that lost counts; charging to the store what was
 //! admitted without it. All of it goes through the guard.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tidegate_core::algorithms::Division;
-use tidegate_core::store::{ChargeSet, NodeId, Outcome, Probe, Seed, Store};
+use tidegate_core::store::{ChargeSet, Life, NodeId, Outcome, Probe, Seed, Store};
 use tidegate_core::units::Nanos;
 
 use super::breaker::Change;
 use super::event::{Event, Watcher};
 use super::guard::Guard;
 use super::local::Local;
-use super::mirror::Mirror;
+use super::mirror::{Hearing, Mirror};
 use super::owed::Due;
 use super::settings::Settings;
 use super::standing::{Next, Standing};
@@ -38,8 +38,11 @@ pub(super) struct Node<S, R> {
     exact: AtomicBool,
     settings: Settings,
     watcher: Watcher,
+    /// When the store was last asked for its life and said the same.
+    confirmed: AtomicU64,
     recovering: AtomicBool,
     pushing: AtomicBool,
+    asking: AtomicBool,
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
@@ -64,6 +67,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             watcher,
             recovering: AtomicBool::new(false),
             pushing: AtomicBool::new(false),
+            asking: AtomicBool::new(false),
+            confirmed: AtomicU64::new(0),
         });
         runtime.spawn(pings(Arc::downgrade(&node), runtime.clone()));
         node
@@ -111,18 +116,38 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         true
     }
 
-    fn is_news(&self, life: tidegate_core::store::Life) -> bool {
+    fn is_news(&self, life: Life) -> bool {
         self.standing
             .lock()
             .life()
             .is_some_and(|known| known != life)
     }
 
-    fn note(&self, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
-        self.clock.note(sent, self.runtime.now(), outcome.at);
+    fn note(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
+        let now = self.runtime.now();
+        self.clock.note(sent, now, outcome.at);
+        let by = Hearing {
+            now,
+            confirmed: Nanos::new(self.confirmed.load(Ordering::Acquire)),
+        };
         for (charge, seen) in set.charges.iter().zip(&outcome.seen) {
-            self.mirror.note(charge, seen, outcome.at);
+            if self.mirror.note(charge, seen, outcome.at, by) {
+                self.ask_soon();
+            }
         }
+    }
+
+    /// A doubt: asks the store whether it is still the same, without waiting for the next ping.
+    fn ask_soon(self: &Arc<Self>) {
+        if self.asking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let node = Arc::clone(self);
+        self.runtime.spawn(async move {
+            node.ping().await;
+            node.runtime.sleep(node.settings.ping_in_recovery).await;
+            node.asking.store(false, Ordering::Release);
+        });
     }
 
     /// The store has lost counts: decide locally, and put back what is remembered.
@@ -160,6 +185,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             let mut standing = self.standing.lock();
             (standing.is_exact(), standing.heard(&vitals, now))
         };
+        if next == Next::Nothing {
+            self.confirmed.store(sent.get(), Ordering::Release);
+        }
         match next {
             Next::Nothing if change == Some(Change::Closed) => self.push_spread(),
             Next::Nothing => {}

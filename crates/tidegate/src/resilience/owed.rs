@@ -2,11 +2,12 @@
 //!
 //! Kept apart from the state that decides: that one began with what the mirror knew, and to charge it
 //! would charge others' spending again. Here time lets go of what no longer matters, at the pace of
-//! the local share, so the parts of all nodes never forgive anything.
+//! the local share. What was spent of a bucket begins to drain when the store's own level has: one
+//! rate cannot drain both.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate_core::algorithms::{Limit, State};
+use tidegate_core::algorithms::{Limit, Moment, State};
 use tidegate_core::store::Charge;
 use tidegate_core::units::{Cost, Nanos};
 
@@ -23,6 +24,8 @@ struct Debt {
     charge: OwnedCharge,
     share: Limit,
     state: State,
+    /// A bucket: when the store's own level has drained.
+    drains_from: Nanos,
     /// Units under way to the store.
     pushing: u64,
     /// The bulk has been charged: decisions are the store's again, and what came in between follows.
@@ -30,9 +33,19 @@ struct Debt {
 }
 
 impl Debt {
+    fn advance(&mut self, at: Nanos) -> Moment {
+        self.share
+            .advance(&mut self.state, at.max(self.drains_from))
+    }
+
     fn units(&mut self, at: Nanos) -> u64 {
-        let moment = self.share.advance(&mut self.state, at);
+        let moment = self.advance(at);
         self.share.used(&self.state, moment)
+    }
+
+    fn spend(&mut self, cost: Cost, at: Nanos) {
+        let moment = self.advance(at);
+        self.share.spend(&mut self.state, moment, cost);
     }
 }
 
@@ -66,9 +79,14 @@ impl Owed {
                 .is_some_and(|debt| !debt.settled)
     }
 
-    /// A charge was admitted locally under `share`.
-    pub(super) fn spend(&self, charge: &Charge<'_>, share: &Limit, at: Nanos) {
+    /// A charge was admitted locally under `share`. By what was last seen of it, the store's own
+    /// level has drained at `empty_at`.
+    pub(super) fn spend(&self, charge: &Charge<'_>, share: &Limit, at: Nanos, empty_at: Nanos) {
         let counter = charge.counter();
+        let drains_from = match share.algorithm().takes_burst() {
+            true => empty_at,
+            false => Nanos::ZERO,
+        };
         let mut part = self.debts.part(counter);
         if let Some(debt) = part.get_mut(&counter) {
             if debt.share.tag() != share.tag() {
@@ -76,23 +94,22 @@ impl Owed {
                 (debt.share, debt.charge) = (share.clone(), OwnedCharge::of(charge));
             }
             debt.settled = false;
-            let moment = share.advance(&mut debt.state, at);
-            share.spend(&mut debt.state, moment, charge.cost);
+            debt.drains_from = debt.drains_from.max(drains_from);
+            debt.spend(charge.cost, at);
             return;
         }
         if !self.debts.has_room(&part) {
             return;
         }
-        let mut state = share.fresh(at);
-        let moment = share.advance(&mut state, at);
-        share.spend(&mut state, moment, charge.cost);
-        let debt = Debt {
+        let mut debt = Debt {
             charge: OwnedCharge::of(charge),
             share: share.clone(),
-            state,
+            state: share.fresh(at),
+            drains_from,
             pushing: 0,
             settled: false,
         };
+        debt.spend(charge.cost, at);
         part.insert(counter, debt);
         self.open.fetch_add(1, Ordering::AcqRel);
     }
@@ -101,7 +118,7 @@ impl Owed {
     pub(super) fn give_back(&self, charge: &Charge<'_>, charged: Nanos, at: Nanos) {
         let counter = charge.counter();
         if let Some(debt) = self.debts.part(counter).get_mut(&counter) {
-            let moment = debt.share.advance(&mut debt.state, at);
+            let moment = debt.advance(at);
             debt.share
                 .refund(&mut debt.state, moment, charged, charge.cost);
         }
@@ -161,8 +178,7 @@ impl Owed {
             return;
         };
         if let Some(units) = Cost::new(std::mem::take(&mut debt.pushing)) {
-            let moment = debt.share.advance(&mut debt.state, at);
-            debt.share.spend(&mut debt.state, moment, units);
+            debt.spend(units, at);
         }
     }
 
