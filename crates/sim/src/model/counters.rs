@@ -166,7 +166,7 @@ impl Counters {
             if let Some(mut state) = self.find(charge.counter(), limit, now) {
                 let at = limit.advance(&mut state, now);
                 limit.refund(&mut state, at, refund.charged, charge.cost);
-                self.write(charge.counter(), limit, state, now);
+                self.rewrite(charge.counter(), limit, state);
             }
         }
         Refunded::Done
@@ -215,9 +215,21 @@ impl Counters {
         })
     }
 
-    /// Forgets a counter.
-    pub fn reset(&mut self, counter: u128) -> bool {
-        self.records.remove(&counter).is_some()
+    /// Forgets what a counter holds. The record stays for as long as it would have: only a loss makes
+    /// one go before its time.
+    pub fn reset(&mut self, counter: u128, limit: &Limit, now: Nanos) -> bool {
+        let used = self.used(counter, limit, now) > 0;
+        self.rewrite(counter, limit, limit.fresh(now));
+        used
+    }
+
+    /// Writes a smaller state under the expiry that there is.
+    fn rewrite(&mut self, counter: u128, limit: &Limit, state: State) {
+        if let Some(record) = self.records.get_mut(&counter) {
+            let was = record.clone();
+            (record.limit, record.state) = (limit.clone(), state);
+            self.journal.push((counter, Some(was)));
+        }
     }
 
     /// Loses everything.

@@ -275,13 +275,12 @@ impl Store for Link {
         .await
     }
 
-    /// Slots are no part of the simulation yet.
-    async fn hold(&self, _hold: &Hold<'_>) -> Answer<Held> {
-        Err(unavailable(Trouble::Refused))
+    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.trip(|model, now| model.slots.hold(hold, now)).await
     }
 
-    async fn release(&self, _hold: &Hold<'_>) -> Answer<()> {
-        Err(unavailable(Trouble::Refused))
+    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
+        self.trip(|model, now| model.slots.release(hold, now)).await
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
@@ -303,8 +302,8 @@ impl Store for Link {
     }
 
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
-        self.trip(|model, _| {
-            let forgotten = |c: &&Charge<'_>| model.counters.reset(c.counter());
+        self.trip(|model, now| {
+            let forgotten = |c: &&Charge<'_>| model.counters.reset(c.counter(), &c.limit, now);
             set.charges.iter().filter(forgotten).count() as u64
         })
         .await

@@ -5,6 +5,7 @@
 
 mod counters;
 mod link;
+mod slots;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use tidegate_core::units::Nanos;
 
 pub use self::counters::{Counters, Intent};
 pub use self::link::{Link, Sent};
+use self::slots::Slots;
 use crate::executor::Sim;
 
 /// A beat lasts this long.
@@ -62,6 +64,7 @@ pub struct Model {
     pub drift: i64,
     life: u64,
     beats: BTreeMap<NodeId, (Beat, Nanos)>,
+    slots: Slots,
     /// Whether a connection tells that the store behind it is another one.
     pub tells_life: bool,
     /// Whether the next charge finds no script.
@@ -81,6 +84,7 @@ impl Model {
             drift: 0,
             life: 1,
             beats: BTreeMap::new(),
+            slots: Slots::default(),
             tells_life: true,
             no_script: true,
         }
@@ -102,6 +106,7 @@ impl Model {
     /// FLUSHALL: the process goes on, its memory is empty.
     pub fn forget_everything(&mut self) {
         self.counters.clear();
+        self.slots = Slots::default();
         self.beats.clear();
         self.life += 1;
     }
