@@ -62,13 +62,13 @@ async fn chaos(world: &World) {
 async fn one(world: &World, fault: Fault, until: Nanos) {
     match fault {
         Fault::None | Fault::Drift | Fault::Chaos => {}
-        Fault::Kill | Fault::KillEmpty | Fault::Restart => {
+        Fault::Kill | Fault::KillEmpty | Fault::Restart | Fault::LateStore => {
             world.weather(Weather {
                 down: true,
                 ..Weather::FAIR
             });
             world.sim.sleep_until(until).await;
-            if fault != Fault::Kill {
+            if matches!(fault, Fault::KillEmpty | Fault::Restart) {
                 world.model.lock().restart_empty();
                 lost(world);
             }

@@ -2,6 +2,7 @@
 //! Everything follows from the seed.
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::store::OnStoreFailure;
 use tidegate_core::units::Nanos;
 
 use crate::rng::Rng;
@@ -41,13 +42,15 @@ pub enum Fault {
     NodeDeath,
     /// A node dies with the store.
     DeathWithStore,
+    /// The store comes up after the nodes.
+    LateStore,
     /// Several of all these.
     Chaos,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 17] = [
+    pub const ALL: [Fault; 18] = [
         Fault::None,
         Fault::Kill,
         Fault::KillEmpty,
@@ -64,6 +67,7 @@ impl Fault {
         Fault::Pause,
         Fault::NodeDeath,
         Fault::DeathWithStore,
+        Fault::LateStore,
         Fault::Chaos,
     ];
 
@@ -131,6 +135,10 @@ pub struct Scenario {
     pub nodes: usize,
     /// The limit all subjects have.
     pub spec: Spec,
+    /// A limit that all of them share, if there is one.
+    pub ceiling: Option<Spec>,
+    /// What decides without the store.
+    pub on_failure: OnStoreFailure,
     /// Who asks.
     pub subjects: Vec<Subject>,
     /// What goes wrong.
@@ -180,8 +188,21 @@ impl Scenario {
                 way: rng.pick(&[Way::Spread, Way::Spread, Way::Sticky, Way::Wandering]),
             }
         });
-        let subjects = subjects.collect();
-        let begins = Nanos::from_millis(rng.between(3_500, 5_500));
+        let subjects: Vec<Subject> = subjects.collect();
+        let on_failure = match rng.below(12) {
+            0 => OnStoreFailure::Allow,
+            1 => OnStoreFailure::Deny,
+            _ => OnStoreFailure::Local,
+        };
+        let ceiling = rng.chance(250).then(|| {
+            let algorithm = rng.pick(&Algorithm::ALL);
+            let count = (count * subjects.len() as u64 * 7 / 10).max(1);
+            Spec::new(algorithm, count, window)
+        });
+        let begins = match fault {
+            Fault::LateStore => Nanos::ZERO,
+            _ => Nanos::from_millis(rng.between(3_500, 5_500)),
+        };
         let lasts = match fault {
             Fault::Restart => rng.between(5, 60),
             Fault::Failover => rng.between(300, 2_500),
@@ -196,6 +217,8 @@ impl Scenario {
             seed,
             nodes: rng.between(3, 5) as usize,
             spec,
+            ceiling,
+            on_failure,
             subjects,
             fault,
             begins,
@@ -206,25 +229,57 @@ impl Scenario {
         }
     }
 
-    /// The limit, compiled as rules are.
-    pub fn limit(&self) -> Limit {
-        compiled(&self.spec)
+    /// How many counters there are: one of each subject, and the ceiling's.
+    pub fn counters(&self) -> usize {
+        self.subjects.len() + usize::from(self.ceiling.is_some())
+    }
+
+    /// The rate of a counter.
+    pub fn spec(&self, counter: usize) -> &Spec {
+        match &self.ceiling {
+            Some(ceiling) if counter == self.subjects.len() => ceiling,
+            _ => &self.spec,
+        }
+    }
+
+    /// The limit of a counter, compiled as rules are.
+    pub fn limit(&self, counter: usize) -> Limit {
+        compiled(self.spec(counter))
+    }
+
+    /// Whether every node sees whoever is counted.
+    pub fn spread(&self, counter: usize) -> bool {
+        match self.subjects.get(counter) {
+            Some(subject) => subject.way == Way::Spread,
+            None => self
+                .subjects
+                .iter()
+                .all(|subject| subject.way == Way::Spread),
+        }
     }
 
     /// The rules file of the run.
     pub fn rules(&self) -> String {
-        let Spec {
-            algorithm, count, ..
-        } = self.spec;
-        let millis = self.spec.window.length().millis_up();
-        let burst = self
-            .spec
-            .burst
-            .map_or(String::new(), |b| format!(" burst {b}"));
-        format!(
-            "version: 1\nrules:\n  - {{ name: sim, by: user, rate: {count}/{millis}ms{burst}, \
-             algorithm: {algorithm} }}\n"
-        )
+        let on_failure = match self.on_failure {
+            OnStoreFailure::Local => "local",
+            OnStoreFailure::Allow => "allow",
+            OnStoreFailure::Deny => "deny",
+        };
+        let rule = |name: &str, by: &str, spec: &Spec| {
+            let millis = spec.window.length().millis_up();
+            let burst = spec.burst.map_or(String::new(), |b| format!(" burst {b}"));
+            format!(
+                "  - {{ name: {name}, by: {by}, rate: {}/{millis}ms{burst}, algorithm: {}, \
+                 on_store_failure: {on_failure} }}\n",
+                spec.count, spec.algorithm
+            )
+        };
+        let ceiling = self
+            .ceiling
+            .as_ref()
+            .map(|spec| rule("ceiling", "global", spec));
+        let own = rule("own", "user", &self.spec);
+        format!("version: 1\nrules:\n{own}{}", ceiling.unwrap_or_default())
     }
 }
 

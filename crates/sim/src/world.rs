@@ -42,14 +42,14 @@ pub struct Record {
     pub truth: Nanos,
 }
 
-/// How much of its limit each subject has used by the store's books.
+/// How much of each counter is used by the store's books.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshot {
     /// When, by the simulation's clock and by the store's.
     pub at: Nanos,
     /// See `at`.
     pub truth: Nanos,
-    /// One per subject.
+    /// One per counter.
     pub used: Vec<u64>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct World {
     pub(crate) scenario: Arc<Scenario>,
     nodes: Arc<Mutex<Vec<Option<Arc<NodeLimiter>>>>>,
     links: Arc<Mutex<Vec<Link>>>,
-    /// The counter of each subject, once it is known.
+    /// What the store knows each counter by, once that is known.
     counters: Arc<Mutex<Vec<Option<u128>>>>,
     sent: Arc<Mutex<Vec<Sent>>>,
     variant: Variant,
@@ -100,6 +100,12 @@ pub(crate) struct World {
 /// Runs a scenario from beginning to end.
 pub fn run(scenario: &Scenario, variant: Variant) -> History {
     let world = World::new(scenario, variant);
+    if scenario.fault == Fault::LateStore {
+        world.weather(Weather {
+            down: true,
+            ..Weather::FAIR
+        });
+    }
     for node in 0..scenario.nodes {
         world.start(node);
     }
@@ -138,7 +144,7 @@ impl World {
             scenario: Arc::new(scenario.clone()),
             nodes: Arc::new(Mutex::new(vec![None; scenario.nodes])),
             links: Arc::default(),
-            counters: Arc::new(Mutex::new(vec![None; scenario.subjects.len()])),
+            counters: Arc::new(Mutex::new(vec![None; scenario.counters()])),
             sent: Arc::default(),
             variant,
         }
@@ -273,8 +279,12 @@ impl World {
         let set = ChargeSet {
             charges: charges.collect(),
         };
-        if let Some(charge) = set.charges.first() {
-            self.counters.lock()[subject] = Some(charge.counter());
+        for charge in &set.charges {
+            let counter = match charge.rule.as_str() {
+                "ceiling" => self.scenario.subjects.len(),
+                _ => subject,
+            };
+            self.counters.lock()[counter] = Some(charge.counter());
         }
         if record.source == Source::DenyCache {
             let mut model = self.model.lock();
@@ -311,17 +321,17 @@ async fn client(world: World, subject: usize) {
 
 /// Reads the store's books now and then.
 async fn auditor(world: World) {
-    let limit = world.scenario.limit();
     loop {
         world.sim.sleep(Nanos::from_millis(130)).await;
         let at = world.sim.now();
         let counters = world.counters.lock().clone();
         let mut model = world.model.lock();
         let truth = model.time(at);
-        let used = |counter: &Option<u128>| {
+        let used = |(i, counter): (usize, &Option<u128>)| {
+            let limit = world.scenario.limit(i);
             counter.map_or(0, |counter| model.counters.used(counter, &limit, truth))
         };
-        let used = counters.iter().map(used).collect();
+        let used = counters.iter().enumerate().map(used).collect();
         drop(model);
         world
             .history

@@ -47,7 +47,7 @@ impl Bench {
         let told = Arc::clone(&events);
         let watcher = Arc::new(move |event| told.lock().push(event));
         let store = resilient(link, runtime, DATE, settings, watcher);
-        sim.run_until(MS(50));
+        sim.run_until(MS(1_500)); // until the list of nodes is known to be complete
         Bench {
             sim,
             model,

@@ -77,3 +77,28 @@ pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_run_beside_their_maker_and_sleep_no_less_than_told() {
+        let tokio = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let runtime = TokioRuntime::new().unwrap();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let slept = tokio.block_on(async {
+            let (began, own) = (runtime.now(), runtime.clone());
+            runtime.spawn(async move {
+                own.sleep(Nanos::from_millis(2)).await;
+                sender.send(own.now()).unwrap();
+            });
+            receiver.await.unwrap().since(began)
+        });
+        assert!(slept >= Nanos::from_millis(2));
+        assert_ne!(runtime.random(), runtime.random());
+    }
+}

@@ -2,7 +2,7 @@
 
 use tidegate_core::algorithms::{Division, Limit, Spec};
 use tidegate_core::invariants::{Admission, within_bound};
-use tidegate_core::store::Source;
+use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::Nanos;
 
 use super::{Case, Finding};
@@ -12,45 +12,76 @@ use crate::world::Record;
 /// What nodes together admit without the store, in hundredths.
 const SHARE: u32 = 80;
 
+/// The share of a node that knows nobody.
+const ALONE: Division = Division {
+    percent: SHARE,
+    nodes: 8,
+    place: None,
+};
+
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
-    for subject in case.subjects() {
+    for counter in case.counters() {
         let exact = |r: &Record| r.source == Source::Exact;
         let local = |r: &Record| r.source == Source::Fallback;
+        let both = |r: &Record| exact(r) || local(r);
+        let spec = case.scenario.spec(counter);
         let mut check = |promise, limit: &Limit, which: &dyn Fn(&Record) -> bool, more: u64| {
-            let mut history = admissions(case, subject, which);
+            let mut history = admissions(case, counter, which);
             for part in parts(case, &mut history) {
                 let Err(violation) = within_bound(limit, part) else {
                     continue;
                 };
                 // Told apart from the bound, because what is lost is no part of any algorithm.
                 if violation.admitted > violation.bound + more {
-                    let detail = format!("subject {subject}: {violation}, {more} more if lost");
+                    let detail = format!("counter {counter}: {violation}, {more} more if lost");
                     findings.push(Finding { promise, detail });
                     break;
                 }
             }
         };
-        let lost = lost(case, subject);
+        let limit = case.scenario.limit(counter);
         if !case.scenario.fault.loses_counts() {
-            let limit = case.scenario.limit();
             check("the store admits its limit", &limit, &exact, 0);
         }
-        let share = share(&case.scenario.spec);
-        check("nodes alone admit their share", &share, &local, 0);
-        let both = |r: &Record| exact(r) || local(r);
-        let whole = whole_and_share(&case.scenario.spec);
-        check("the limit and the share is the most", &whole, &both, lost);
+        match case.scenario.on_failure {
+            OnStoreFailure::Local if case.scenario.fault == Fault::LateStore => {
+                // Nobody knows how many nodes there are, nor the store's time.
+                let alone = limit.share(ALONE);
+                for node in 0..case.scenario.nodes {
+                    let own = |r: &Record| local(r) && r.node == node;
+                    let share = alone.as_ref().unwrap_or(&limit);
+                    check("a node that knows nobody admits an eighth", share, &own, 0);
+                }
+            }
+            OnStoreFailure::Local => {
+                check("nodes alone admit their share", &share(spec), &local, 0);
+                let promise = "the limit and the share is the most";
+                check(promise, &whole_and_share(spec), &both, lost(case, counter));
+            }
+            OnStoreFailure::Allow => {
+                for node in 0..case.scenario.nodes {
+                    let own = |r: &Record| local(r) && r.node == node;
+                    check("a node alone admits the limit", &limit, &own, 0);
+                }
+            }
+            OnStoreFailure::Deny => {
+                let any = case.of(counter).find(|r| local(r) && r.admitted);
+                findings.extend(any.map(|record| Finding {
+                    promise: "nothing passes without the store",
+                    detail: format!("{record:?}"),
+                }));
+            }
+        }
     }
 }
 
-/// How much of its limit a subject got at most, in hundredths: the smallest multiple of the limit
-/// that bounds everything it was admitted, 100 at least.
-pub(super) fn factor(case: &Case<'_>, subject: usize) -> u64 {
+/// How much of its limit a counter admitted at most, in hundredths.
+pub(super) fn factor(case: &Case<'_>, counter: usize) -> u64 {
     let any = |record: &Record| record.admitted;
-    let mut history = admissions(case, subject, &any);
+    let mut history = admissions(case, counter, &any);
     let parts = parts(case, &mut history);
     let within = |percent: &u64| {
-        let limit = scaled(&case.scenario.spec, *percent, |capacity| {
+        let limit = scaled(case.scenario.spec(counter), *percent, |capacity| {
             (capacity * percent).div_ceil(100)
         });
         parts.iter().all(|part| within_bound(&limit, part).is_ok())
@@ -58,8 +89,8 @@ pub(super) fn factor(case: &Case<'_>, subject: usize) -> u64 {
     (100..=300).find(within).unwrap_or(u64::MAX)
 }
 
-fn admissions(case: &Case<'_>, subject: usize, which: &dyn Fn(&Record) -> bool) -> Vec<Admission> {
-    let records = case.of(subject).filter(|r| r.admitted && which(r));
+fn admissions(case: &Case<'_>, counter: usize, which: &dyn Fn(&Record) -> bool) -> Vec<Admission> {
+    let records = case.of(counter).filter(|r| r.admitted && which(r));
     let admission = |record: &Record| Admission {
         at: record.at,
         units: 1,
@@ -120,7 +151,7 @@ fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> Limit {
 
 /// What the store forgot and nobody can remember: what was admitted between a loss and its notice,
 /// and what a node that died with it had charged since any survivor last looked.
-fn lost(case: &Case<'_>, subject: usize) -> u64 {
+fn lost(case: &Case<'_>, counter: usize) -> u64 {
     let history = case.history;
     let exact = |r: &&Record| r.admitted && r.source == Source::Exact;
     let mut lost = 0;
@@ -132,19 +163,19 @@ fn lost(case: &Case<'_>, subject: usize) -> u64 {
             };
             record.done >= *at && record.done <= at.plus(until)
         };
-        lost += case.of(subject).filter(exact).filter(noticed).count();
+        lost += case.of(counter).filter(exact).filter(noticed).count();
     }
     if case.scenario.fault == Fault::DeathWithStore {
         for (at, dead) in &history.deaths {
             let survivors = case
-                .of(subject)
+                .of(counter)
                 .filter(|r| r.node != *dead && r.done <= *at);
             let seen = survivors
                 .filter(|r| r.source == Source::Exact)
                 .map(|r| r.at)
                 .max();
             let own = case
-                .of(subject)
+                .of(counter)
                 .filter(|r| r.node == *dead && r.done <= *at);
             let unseen = own
                 .filter(exact)

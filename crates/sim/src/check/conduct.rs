@@ -182,8 +182,8 @@ fn unnoticed(case: &Case<'_>) -> Option<String> {
     }
     let lost = *case.history.losses.first()?;
     // Load is somebody who was admitted lately and asks again at a node that has seen him.
-    let limit = case.scenario.limit();
-    let lively = case.subjects().any(|subject| {
+    let limit = case.scenario.limit(0);
+    let lively = (0..case.scenario.subjects.len()).any(|subject| {
         let recent = |from: Nanos, to: Nanos, node: Option<usize>| {
             let mut records = case.of(subject);
             let within = move |r: &&Record| from <= r.done && r.done <= to;

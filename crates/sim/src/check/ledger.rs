@@ -6,25 +6,27 @@
 
 use tidegate::resilience::Event;
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::Source;
+use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::{BUDGET, Case, Finding};
-use crate::scenario::{Fault, Way};
+use crate::scenario::Fault;
 use crate::world::{Record, Snapshot};
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
-    if case.scenario.fault.steps_clock() || case.scenario.fault == Fault::Chaos {
+    // Nodes that each admit the whole limit owe more than the store keeps of a debt.
+    let allows = case.scenario.on_failure == OnStoreFailure::Allow;
+    if case.scenario.fault.steps_clock() || case.scenario.fault == Fault::Chaos || allows {
         return;
     }
-    for subject in case.subjects() {
-        let limit = case.scenario.limit();
-        let mut records: Vec<&Record> = case.of(subject).filter(|r| r.admitted).collect();
+    for counter in case.counters() {
+        let limit = case.scenario.limit(counter);
+        let mut records: Vec<&Record> = case.of(counter).filter(|r| r.admitted).collect();
         records.sort_by_key(|record| time(record));
         for snapshot in &case.history.snapshots {
-            let detail = compare(case, subject, &limit, &records, snapshot);
+            let detail = compare(case, counter, &limit, &records, snapshot);
             if let Some((promise, detail)) = detail {
-                let detail = format!("subject {subject} at {}: {detail}", snapshot.at);
+                let detail = format!("counter {counter} at {}: {detail}", snapshot.at);
                 findings.push(Finding { promise, detail });
                 break;
             }
@@ -46,7 +48,7 @@ fn time(record: &Record) -> Nanos {
 
 fn compare(
     case: &Case<'_>,
-    subject: usize,
+    counter: usize,
     limit: &Limit,
     admitted: &[&Record],
     snapshot: &Snapshot,
@@ -67,14 +69,15 @@ fn compare(
         limit.spend(&mut state, at, Cost::ONE);
     }
     let at = limit.advance(&mut state, snapshot.truth);
-    let (due, booked) = (limit.used(&state, at), snapshot.used[subject]);
+    let (due, booked) = (limit.used(&state, at), snapshot.used[counter]);
     let forgiven = due.saturating_sub(booked);
-    if forgiven > forgotten(case, subject, snapshot) + drained(case, subject, limit, snapshot) {
+    if forgiven > forgotten(case, counter, snapshot) + drained(case, counter, limit, snapshot) {
         return Some(("nothing is forgiven", format!("{booked} booked of {due}")));
     }
-    let more = unanswered(case, subject, limit, snapshot);
-    // Where acknowledgements are lost, debts are charged again on purpose.
-    let told = !matches!(fault, Fault::Gray);
+    let more = unanswered(case, counter, limit, snapshot);
+    // Where acknowledgements are lost, debts are charged again on purpose; and who did not know the
+    // store's time had windows of its own.
+    let told = !matches!(fault, Fault::Gray | Fault::LateStore);
     let twice = limit.algorithm() == Algorithm::FixedWindow && told && booked > due + more;
     twice.then(|| {
         let detail = format!("{booked} booked of {due}, {more} unanswered");
@@ -82,13 +85,13 @@ fn compare(
     })
 }
 
-/// What a bucket lets go of twice: a node that has not seen the subject does not know that the
+/// What a bucket lets go of twice: a node that has not seen the counter does not know that the
 /// store's own level is still draining, and lets its debt drain beside it.
-fn drained(case: &Case<'_>, subject: usize, limit: &Limit, snapshot: &Snapshot) -> u64 {
+fn drained(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) -> u64 {
     let buckets = limit.algorithm().takes_burst() && snapshot.at > case.scenario.begins;
     let clear = case.scenario.fault.is_outage()
         || matches!(case.scenario.fault, Fault::Restart | Fault::Failover);
-    let known = clear && case.scenario.subjects[subject].way == Way::Spread;
+    let known = clear && case.scenario.spread(counter);
     match (buckets, known) {
         (false, _) => 0,
         // They differ in what they last saw.
@@ -98,7 +101,7 @@ fn drained(case: &Case<'_>, subject: usize, limit: &Limit, snapshot: &Snapshot) 
 }
 
 /// What may be missing: what a dead node had not pushed, and what a loss hid.
-fn forgotten(case: &Case<'_>, subject: usize, snapshot: &Snapshot) -> u64 {
+fn forgotten(case: &Case<'_>, counter: usize, snapshot: &Snapshot) -> u64 {
     let fault = case.scenario.fault;
     if snapshot.at < case.scenario.begins {
         return 0;
@@ -110,7 +113,7 @@ fn forgotten(case: &Case<'_>, subject: usize, snapshot: &Snapshot) -> u64 {
         losses.any(|at| r.done >= *at && r.done <= at.plus(Nanos::from_millis(230)))
     };
     let dead = |r: &&Record| case.history.deaths.iter().any(|(_, node)| *node == r.node);
-    let admitted = case.of(subject).filter(|r| r.admitted).filter(recent);
+    let admitted = case.of(counter).filter(|r| r.admitted).filter(recent);
     match fault {
         Fault::Flush => admitted
             .filter(near)
@@ -128,15 +131,15 @@ fn forgotten(case: &Case<'_>, subject: usize, snapshot: &Snapshot) -> u64 {
 
 /// What may have been charged without an answer that counted: every decision that waited in vain,
 /// and what is under way.
-fn unanswered(case: &Case<'_>, subject: usize, limit: &Limit, snapshot: &Snapshot) -> u64 {
+fn unanswered(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) -> u64 {
     let window = limit.per();
     let recent = |r: &&Record| snapshot.at.since(r.sent) <= window.plus(BUDGET).plus(BUDGET);
     let before = |r: &&Record| r.sent <= snapshot.at;
     let late = |r: &&Record| r.source == Source::Fallback && r.done > r.sent;
     let under_way = |r: &&Record| r.done > snapshot.at;
-    let records = || case.of(subject).filter(before).filter(recent);
+    let records = || case.of(counter).filter(before).filter(recent);
     let in_vain = records().filter(late).count();
-    let crossing = crossing(case, subject, limit, snapshot);
+    let crossing = crossing(case, counter, limit, snapshot);
     // A debt that met a store which had lost its counts is charged again.
     let mut lost = case.history.events.iter().rev();
     let lost = lost
@@ -151,7 +154,7 @@ fn unanswered(case: &Case<'_>, subject: usize, limit: &Limit, snapshot: &Snapsho
 }
 
 /// A push under way as a window ends is charged to the next one.
-fn crossing(case: &Case<'_>, subject: usize, limit: &Limit, snapshot: &Snapshot) -> usize {
+fn crossing(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) -> usize {
     let Some((start, _)) = limit.window_at(snapshot.truth) else {
         return 0;
     };
@@ -161,7 +164,7 @@ fn crossing(case: &Case<'_>, subject: usize, limit: &Limit, snapshot: &Snapshot)
         at_the_edge && matches!(event, Event::Pushed { .. })
     });
     let local = case
-        .of(subject)
+        .of(counter)
         .filter(|r| r.source == Source::Fallback && r.admitted);
     let before = local.filter(|r| r.at < start && start.since(r.at) <= limit.per());
     if pushed { before.count() } else { 0 }

@@ -3,10 +3,8 @@
 //! The oracle is the algorithm itself on the same requests, begun with everything used. By the time
 //! of the decision, so that an oracle with less cannot have admitted more.
 
-use std::borrow::Cow;
-
-use tidegate_core::algorithms::{Division, Limit};
-use tidegate_core::store::Source;
+use tidegate_core::algorithms::{Division, Limit, State};
+use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::{Case, Finding, is_exact};
@@ -14,15 +12,13 @@ use crate::scenario::Fault;
 use crate::world::Record;
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
-    for subject in case.subjects() {
-        let mut found = |promise, detail: Option<String>| {
-            let detail = detail.map(|detail| format!("subject {subject}: {detail}"));
-            findings.extend(detail.map(|detail| Finding { promise, detail }));
-        };
-        for (from, to) in calm(case) {
-            let detail = starved(case, subject, from, to);
-            found("who asks gets 0.95 of the limit", detail);
-        }
+    let mut found = |promise, detail: Option<String>| {
+        findings.extend(detail.map(|detail| Finding { promise, detail }));
+    };
+    for (from, to) in calm(case) {
+        found("who asks gets 0.95 of the limit", starved(case, from, to));
+    }
+    for subject in 0..case.scenario.subjects.len() {
         found("nodes alone use 0.9 of their share", idle(case, subject));
     }
 }
@@ -44,18 +40,52 @@ fn calm(case: &Case<'_>) -> Vec<(Nanos, Nanos)> {
     }
 }
 
-fn starved(case: &Case<'_>, subject: usize, from: Nanos, to: Nanos) -> Option<String> {
-    let records = case.of(subject).filter(|r| from <= r.done && r.done < to);
-    let mut records: Vec<&Record> = records.collect();
+fn starved(case: &Case<'_>, from: Nanos, to: Nanos) -> Option<String> {
+    let records = case.history.records.iter();
+    let mut records: Vec<&Record> = records.filter(|r| from <= r.done && r.done < to).collect();
     records.sort_by_key(|record| record.at);
     if !records.iter().all(|record| is_exact(record)) {
         return None; // another promise says whether that may be
     }
-    let limit = case.scenario.limit();
-    let due = replay(&limit, &records);
+    let due = replay_all(case, &records);
     let admitted = records.iter().filter(|record| record.admitted).count() as u64;
-    let enough = admitted * 100 + 100 >= due * 95;
+    let slack = case.scenario.counters() as u64;
+    let enough = (admitted + slack) * 100 >= due * 95;
     (!enough).then(|| format!("{admitted} of {due} from {from} to {to}"))
+}
+
+/// How many of these requests all their limits admit, begun with everything used.
+fn replay_all(case: &Case<'_>, records: &[&Record]) -> u64 {
+    let Some(first) = records.first() else {
+        return 0;
+    };
+    let limits: Vec<Limit> = case
+        .counters()
+        .map(|counter| case.scenario.limit(counter))
+        .collect();
+    let mut states: Vec<State> = limits
+        .iter()
+        .map(|limit| limit.holding(limit.capacity(), first.at))
+        .collect();
+    let ceiling = case.scenario.subjects.len();
+    let mut admitted = 0;
+    for record in records {
+        let asked = [record.subject, ceiling];
+        let asked: Vec<usize> = asked.into_iter().filter(|i| *i < limits.len()).collect();
+        let mut fits = true;
+        for i in &asked {
+            let at = limits[*i].advance(&mut states[*i], record.at);
+            fits &= limits[*i].judge(&states[*i], at, Cost::ONE).allows();
+        }
+        if fits {
+            admitted += 1;
+            for i in &asked {
+                let at = limits[*i].advance(&mut states[*i], record.at);
+                limits[*i].spend(&mut states[*i], at, Cost::ONE);
+            }
+        }
+    }
+    admitted
 }
 
 /// How many of these requests the limit admits, begun with all of it used.
@@ -78,10 +108,11 @@ fn replay(limit: &Limit, records: &[&Record]) -> u64 {
 /// In an outage, once what was seeded has drained.
 fn idle(case: &Case<'_>, subject: usize) -> Option<String> {
     let scenario = case.scenario;
-    if !scenario.fault.is_outage() || scenario.fault == Fault::Slow {
+    let simple = scenario.ceiling.is_none() && scenario.on_failure == OnStoreFailure::Local;
+    if !scenario.fault.is_outage() || scenario.fault == Fault::Slow || !simple {
         return None;
     }
-    let limit: Cow<'_, Limit> = Cow::Owned(scenario.limit());
+    let limit = scenario.limit(subject);
     let nodes = u32::try_from(scenario.nodes).unwrap_or(u32::MAX);
     // The last in line has the least.
     let share = limit.share(Division {

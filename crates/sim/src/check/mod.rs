@@ -43,10 +43,10 @@ pub fn judge(scenario: &Scenario, history: &History) -> Vec<Finding> {
     findings
 }
 
-/// How much of its limit a subject got at most, in hundredths: the smallest multiple of the limit
-/// that bounds everything it was admitted, 100 at least.
-pub fn factor(scenario: &Scenario, history: &History, subject: usize) -> u64 {
-    bounds::factor(&Case { scenario, history }, subject)
+/// How much of its limit a counter admitted at most, in hundredths: the smallest multiple of the
+/// limit that bounds all of it, 100 at least.
+pub fn factor(scenario: &Scenario, history: &History, counter: usize) -> u64 {
+    bounds::factor(&Case { scenario, history }, counter)
 }
 
 /// A history and what it is about.
@@ -56,14 +56,15 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// The decisions on one subject.
-    fn of(&self, subject: usize) -> impl Iterator<Item = &Record> {
+    /// The decisions on one counter.
+    fn of(&self, counter: usize) -> impl Iterator<Item = &Record> {
         let all = self.history.records.iter();
-        all.filter(move |record| record.subject == subject)
+        let ceiling = counter == self.scenario.subjects.len();
+        all.filter(move |record| ceiling || record.subject == counter)
     }
 
-    fn subjects(&self) -> std::ops::Range<usize> {
-        0..self.scenario.subjects.len()
+    fn counters(&self) -> std::ops::Range<usize> {
+        0..self.scenario.counters()
     }
 
     /// Whether some node is or was lately without its store.

@@ -13,6 +13,9 @@ use crate::runtime::mix;
 /// How long a node may be missing from the list before it no longer counts.
 const MISSED: Nanos = Nanos::from_secs(5);
 
+/// How long it may take until every node that lives is listed: a few pings.
+const LISTED: Nanos = Nanos::from_secs(1);
+
 /// What a node knows about its store and its peers.
 #[derive(Clone, Debug)]
 pub(super) struct Standing {
@@ -22,9 +25,21 @@ pub(super) struct Standing {
     seeded: Option<Life>,
     /// The nodes as last listed, and since when each has been missing.
     roster: Vec<(NodeId, Option<Nanos>)>,
+    listing: Listing,
     nodes: Option<u32>,
     share_percent: u32,
     patience: Nanos,
+}
+
+/// Whether the list of nodes can be complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Listing {
+    /// No: the store has not been heard.
+    Unheard,
+    /// It has, since then: others may be just about to be listed.
+    Filling { since: Nanos },
+    /// Whoever was there has had time to be listed.
+    Complete,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +73,10 @@ impl Standing {
             life: None,
             seeded: None,
             roster: settings.roster.iter().map(|node| (*node, None)).collect(),
+            listing: match settings.roster.is_empty() {
+                true => Listing::Unheard,
+                false => Listing::Complete,
+            },
             nodes: settings.nodes,
             share_percent: settings.share_percent,
             patience: settings.recovery,
@@ -107,6 +126,9 @@ impl Standing {
         for (_, missing) in &mut self.roster {
             *missing = None;
         }
+        if self.listing != Listing::Complete {
+            self.listing = Listing::Unheard;
+        }
     }
 
     /// The store told how it is and who is there.
@@ -124,6 +146,11 @@ impl Standing {
             }
         }
         self.life = Some(vitals.life);
+        self.listing = match self.listing {
+            Listing::Unheard => Listing::Filling { since: now },
+            Listing::Filling { since } if now.since(since) >= LISTED => Listing::Complete,
+            same => same,
+        };
         let Phase::Recovering { since } = self.phase else {
             self.list(vitals, now);
             return Next::Nothing;
@@ -186,9 +213,10 @@ impl Standing {
     /// How many nodes to reckon with.
     pub(super) fn nodes(&self) -> u32 {
         let listed = u32::try_from(self.roster.len()).unwrap_or(u32::MAX);
-        match listed.max(self.nodes.unwrap_or(0)) {
-            0 => NODES_UNKNOWN,
-            known => known,
+        let known = listed.max(self.nodes.unwrap_or(0));
+        match (self.listing, self.nodes) {
+            (Listing::Complete, _) | (_, Some(_)) => known,
+            (_, None) => known.max(NODES_UNKNOWN),
         }
     }
 
@@ -199,7 +227,8 @@ impl Standing {
         let own = weight(self.me);
         let ahead = self.roster.iter().filter(|(node, _)| weight(*node) > own);
         let place = u32::try_from(ahead.count()).unwrap_or(u32::MAX);
-        let listed = self.roster.iter().any(|(node, _)| *node == self.me);
+        let own_place = self.roster.iter().any(|(node, _)| *node == self.me);
+        let listed = own_place && self.listing == Listing::Complete;
         Division {
             percent: self.share_percent,
             nodes: self.nodes(),
@@ -230,6 +259,7 @@ mod tests {
         let mut standing = Standing::new(NodeId(1), &Settings::default());
         let first = standing.heard(&vitals(7, &[(1, None), (2, Some(7))]), SECOND);
         assert_eq!(first, Next::Believe);
+        standing.listing = Listing::Complete;
         standing
     }
 
@@ -241,6 +271,9 @@ mod tests {
         assert_eq!(standing.heard(&recovering, SECOND), Next::Wait);
         let done = vitals(7, &[(1, Some(7)), (2, Some(7))]);
         assert_eq!(standing.heard(&done, SECOND), Next::Believe);
+        assert_eq!(standing.nodes(), 8, "others may be about to be listed");
+        assert_eq!(standing.division(1).place, None);
+        standing.heard(&done, Nanos::from_secs(2));
         assert_eq!(standing.nodes(), 2);
     }
 
