@@ -173,7 +173,7 @@ pub struct Seen {
     /// Its state after the decision.
     pub state: State,
     /// Whether there was a record before it. That one is gone which should be there is how the loss
-    /// of a store shows.
+    /// of a store shows: so a refund and a reset leave the record until it would have expired.
     pub was_there: bool,
 }
 
@@ -344,4 +344,43 @@ pub trait Store: Send + Sync {
 
     /// Forgets each counter; how many there were.
     fn reset(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<u64>> + Send;
+}
+
+/// A span in which a store kept every count. It ends when the store starts empty, is emptied, or
+/// another takes over that may not have heard the last of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Life(pub u64);
+
+/// One of the nodes that share a store. Drawn when it starts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub u64);
+
+/// A sign of life of a node. It is forgotten when it is not renewed for a few seconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Beat {
+    /// Whose.
+    pub node: NodeId,
+    /// The life of the store into which the node has merged all it remembers.
+    pub seeded: Option<Life>,
+}
+
+/// How a store is, and who shares it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Vitals {
+    /// The present life.
+    pub life: Life,
+    /// The store's time.
+    pub at: Nanos,
+    /// The latest beat of every node that lives.
+    pub beats: Vec<Beat>,
+}
+
+/// What a store that is shared and may fail tells of itself.
+pub trait Probe: Send + Sync {
+    /// Leaves a beat and asks for all of them, in one round trip.
+    fn beat(&self, beat: Beat) -> impl Future<Output = Answer<Vitals>> + Send;
+
+    /// The life that the latest answers came from, as far as it shows without asking: a connection
+    /// that was made anew may have met another store.
+    fn life(&self) -> Option<Life>;
 }

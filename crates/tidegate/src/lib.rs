@@ -38,6 +38,8 @@ pub mod live;
 pub mod observe;
 mod policy;
 mod receipt;
+pub mod resilience;
+pub mod runtime;
 mod secret;
 pub mod stores;
 mod throttle;

@@ -217,3 +217,40 @@ impl Bucket {
         }
     }
 }
+
+impl Bucket {
+    /// The same level holding `tokens` and draining at `over / under` of the rate. Where the
+    /// fraction is too fine to be exact it is rounded down: a share never admits more.
+    pub(crate) fn sharing(mut self, tokens: u64, over: u64, under: u64) -> Self {
+        let mut per_tick = u128::from(self.per_tick) * u128::from(over);
+        let mut per_token = u128::from(self.per_token) * u128::from(under);
+        let mut shared = (per_tick, per_token);
+        while shared.1 != 0 {
+            shared = (shared.1, shared.0 % shared.1);
+        }
+        (per_tick, per_token) = (per_tick / shared.0.max(1), per_token / shared.0.max(1));
+        let ceiling = Precision::Memory.ceiling();
+        let fits = |per_tick: u128, per_token: u128| {
+            let most = per_token.saturating_mul(2 * u128::from(tokens));
+            most < ceiling && per_tick < ceiling
+        };
+        while !fits(per_tick, per_token) && per_token > 1 {
+            (per_tick, per_token) = (per_tick / 2, per_token.div_ceil(2));
+        }
+        self.per_tick = u64::try_from(per_tick).unwrap_or(u64::MAX).max(1);
+        self.per_token = u64::try_from(per_token).unwrap_or(u64::MAX);
+        self.tokens = tokens;
+        self
+    }
+
+    /// One of `parts` equal parts of a level, in the units of `share`, rounded up.
+    pub(crate) fn split(&self, state: &BucketState, share: &Bucket, parts: u64) -> BucketState {
+        let scaled = u128::from(state.level) * u128::from(share.per_token);
+        let part = scaled.div_ceil(u128::from(self.per_token) * u128::from(parts));
+        let most = 2 * share.capacity();
+        BucketState {
+            last: state.last,
+            level: u64::try_from(part).unwrap_or(most).min(most),
+        }
+    }
+}

@@ -21,8 +21,8 @@ pub struct Limit {
     algorithm: Algorithm,
     stagger: bool,
     tag: u32,
-    per: Nanos,
-    count: u64,
+    pub(super) per: Nanos,
+    pub(super) count: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,15 +87,22 @@ impl Limit {
             Some((*tick, shape))
         });
         let (tick, shape) = fitting.ok_or(Unfit::Inexact)?;
-        Ok(Limit {
+        let limit = Limit {
             algorithm: spec.algorithm,
             stagger: spec.stagger,
-            tag: parameters::tag(&shape, tick, spec.stagger),
+            tag: 0,
             per: spec.window.length(),
             count: spec.count,
             shape,
             tick,
-        })
+        };
+        Ok(limit.tagged())
+    }
+
+    /// With the tag of its parameters.
+    pub(super) fn tagged(mut self) -> Self {
+        self.tag = parameters::tag(&self.shape, self.tick, self.stagger);
+        self
     }
 
     /// Tells whether a stored state was made with these very parameters. Never zero.

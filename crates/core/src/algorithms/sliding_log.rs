@@ -264,3 +264,10 @@ impl SlidingLog {
         state
     }
 }
+
+impl SlidingLog {
+    /// The same window for another number of units.
+    pub(crate) fn with_limit(self, limit: u64) -> Self {
+        SlidingLog { limit, ..self }
+    }
+}

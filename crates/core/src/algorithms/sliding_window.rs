@@ -180,3 +180,10 @@ impl SlidingWindow {
         self.width
     }
 }
+
+impl SlidingWindow {
+    /// The same window for another number of units.
+    pub(crate) fn with_limit(self, limit: u64) -> Self {
+        SlidingWindow { limit, ..self }
+    }
+}

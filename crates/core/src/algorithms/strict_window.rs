@@ -189,3 +189,10 @@ impl StrictWindow {
         }
     }
 }
+
+impl StrictWindow {
+    /// The same window for another number of units.
+    pub(crate) fn with_limit(self, limit: u64) -> Self {
+        StrictWindow { limit, ..self }
+    }
+}

@@ -20,6 +20,9 @@ pub enum Fate {
     Delay(Nanos),
     /// A limit refuses it; nothing has been charged.
     Deny(Retry),
+    /// The store that counts it is out of reach, and a rule says to refuse meanwhile. The client has
+    /// done nothing wrong.
+    Unavailable,
     /// The block list refuses it.
     Block {
         /// When the block ends, if it does.

@@ -9,7 +9,7 @@ use super::decision::{Decision, Fate, Report};
 use super::plan::Plan;
 use crate::algorithms::{Retry, Verdict};
 use crate::rules::{Listed, RuleSet};
-use crate::store::{Outcome, Role, Source};
+use crate::store::{Charge, OnStoreFailure, Outcome, Role, Source};
 use crate::units::Nanos;
 
 /// Whether what was decided was also charged.
@@ -70,10 +70,19 @@ pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome, spent: Sp
     }
     decision.fate = match outcome.admitted {
         true => admitted(reports),
+        false if refused_unasked(plan, outcome) => Fate::Unavailable,
         false => Fate::Deny(retry(reports)),
     };
     decision.binding = binding(reports, outcome.admitted);
     decision
+}
+
+/// Whether a rule that wants to be refused without its store was refused for that.
+fn refused_unasked(plan: &Plan<'_>, outcome: &Outcome) -> bool {
+    let refuses = |charge: &Charge<'_>| {
+        charge.role != Role::Shadow && charge.terms.on_failure == OnStoreFailure::Deny
+    };
+    outcome.source == Source::Fallback && plan.set.charges.iter().any(refuses)
 }
 
 /// The longest delay any enforced queue asks for.

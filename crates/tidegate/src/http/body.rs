@@ -10,6 +10,8 @@ use super::headers::{policy_name, retry_after_secs};
 use super::text::{json_string, json_text, number, put, span};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// The body of one answer.
 pub(super) fn plain(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
@@ -81,7 +83,7 @@ fn fate(decision: &Decision, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>)
             put(out, r#","delay_ms":"#);
             number(out, delay.millis_up());
         }
-        Fate::Deny(Retry::Never) => put(out, r#","retry_after_ms":null"#),
+        Fate::Deny(Retry::Never) | Fate::Unavailable => put(out, r#","retry_after_ms":null"#),
         Fate::Deny(Retry::After(wait)) => {
             if let Some(binding) = binding {
                 put(out, r#","window":""#);
@@ -131,6 +133,7 @@ fn error(fate: Fate) -> Option<&'static str> {
     match fate {
         Fate::Allow | Fate::Delay(_) => None,
         Fate::Deny(Retry::After(_)) => Some("rate_limit_exceeded"),
+        Fate::Unavailable => Some("temporary_reduced_capacity"),
         Fate::Deny(Retry::Never) => Some("cost_exceeds_limit"),
         Fate::Block { .. } => Some("blocked"),
     }
@@ -157,6 +160,14 @@ fn message(fate: Fate, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
             put(out, " at most; ask for less at once");
         }
         (Fate::Block { .. }, _) => put(out, "this client is on the block list"),
+        (Fate::Unavailable, Some(binding)) => {
+            put(out, "rule `");
+            json_text(out, binding.rule.name().as_str());
+            put(
+                out,
+                "` refuses while its counts are out of reach; come back later",
+            );
+        }
         _ => put(out, "refused"),
     }
 }
@@ -181,6 +192,7 @@ pub(super) fn problem(decision: &Decision, context: &Context<'_>, out: &mut Vec<
     let (kind, title) = match decision.fate() {
         Fate::Deny(Retry::Never) => ("about:blank", "Cost exceeds the limit"),
         Fate::Block { .. } => ("about:blank", "Blocked"),
+        Fate::Unavailable => (REDUCED_CAPACITY, "Temporary reduced capacity"),
         _ => (QUOTA_EXCEEDED, "Quota exceeded"),
     };
     put(out, r#"{"type":""#);

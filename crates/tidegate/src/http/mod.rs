@@ -56,7 +56,7 @@ pub struct Context<'a> {
 /// A decision as an HTTP answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// 200, 403, 422 or 429.
+    /// 200, 403, 422, 429 or 503.
     pub status: StatusCode,
     /// Everything but `Content-Length`.
     pub headers: HeaderMap,
@@ -69,6 +69,7 @@ pub fn status(decision: &Decision) -> StatusCode {
     match decision.fate() {
         Fate::Allow | Fate::Delay(_) => StatusCode::OK,
         Fate::Deny(Retry::After(_)) => StatusCode::TOO_MANY_REQUESTS,
+        Fate::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Fate::Deny(Retry::Never) => StatusCode::UNPROCESSABLE_ENTITY,
         Fate::Block { .. } => StatusCode::FORBIDDEN,
     }

@@ -55,7 +55,7 @@ impl Metrics {
         let outcome = match decision.fate() {
             Fate::Allow => Outcome::Allow,
             Fate::Delay(_) => Outcome::Delay,
-            Fate::Deny(_) | Fate::Block { .. } => Outcome::Deny,
+            Fate::Deny(_) | Fate::Unavailable | Fate::Block { .. } => Outcome::Deny,
         };
         let source = decision.source();
         self.with_binding(decision, |series| {

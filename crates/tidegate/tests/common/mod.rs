@@ -114,6 +114,7 @@ impl Bench {
             Fate::Delay(wait) => format!("delay {}s", wait.secs_up()),
             Fate::Deny(Retry::After(wait)) => format!("deny {} {}s", rule(), wait.secs_up()),
             Fate::Deny(Retry::Never) => format!("never {}", rule()),
+            Fate::Unavailable => "unavailable".to_owned(),
             Fate::Block { .. } => "block".to_owned(),
         };
         let same = found == want || (want.split(' ').count() == 2 && found.starts_with(want));

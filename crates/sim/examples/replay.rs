@@ -1,0 +1,54 @@
+//! Replays one seed and tells what happened: `replay SEED [FROM_MS TO_MS [SUBJECT]]`.
+
+use std::io::{self, Write};
+
+use tidegate_sim::check::judge;
+use tidegate_sim::scenario::Scenario;
+use tidegate_sim::{Variant, world};
+
+fn main() -> io::Result<()> {
+    let numbers = std::env::args().skip(1).map(|word| word.parse::<u64>());
+    let numbers: Vec<u64> = numbers
+        .collect::<Result<_, _>>()
+        .map_err(|error| io::Error::other(format!("SEED [FROM_MS TO_MS [SUBJECT]]: {error}")))?;
+    let number = |at: usize, usual| numbers.get(at).copied().unwrap_or(usual);
+    let (seed, from, to, subject) = (
+        number(0, 0),
+        number(1, 0),
+        number(2, u64::MAX),
+        numbers.get(3),
+    );
+    let scenario = Scenario::of(seed);
+    let history = world::run(&scenario, Variant::Shipped);
+    let mut lines = Vec::new();
+    for (at, node, event) in &history.events {
+        lines.push((*at, format!("node {node} {event:?}")));
+    }
+    for (at, weather) in &history.changes {
+        lines.push((*at, format!("{weather:?}")));
+    }
+    for at in &history.losses {
+        lines.push((*at, "the store lost counts".to_owned()));
+    }
+    for snapshot in &history.snapshots {
+        lines.push((snapshot.at, format!("books {:?}", snapshot.used)));
+    }
+    for record in &history.records {
+        if subject.is_none_or(|only| *only == record.subject as u64) {
+            lines.push((record.done, format!("{record:?}")));
+        }
+    }
+    lines.sort_by_key(|(at, _)| *at);
+    let mut out = io::stdout().lock();
+    writeln!(out, "{scenario:?}")?;
+    for finding in judge(&scenario, &history) {
+        writeln!(out, "{finding}")?;
+    }
+    for (at, line) in lines {
+        let millis = at.get() / 1_000_000;
+        if (from..=to).contains(&millis) {
+            writeln!(out, "{at:?} {line}")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Not too much: what the store admitted, what nodes admitted by themselves, and both together.
+
+use tidegate_core::algorithms::{Division, Limit, Spec};
+use tidegate_core::invariants::{Admission, within_bound};
+use tidegate_core::store::{OnStoreFailure, Source};
+use tidegate_core::units::Nanos;
+
+use super::{Case, Finding};
+use crate::scenario::{Fault, compiled};
+use crate::world::Record;
+
+/// What nodes together admit without the store, in hundredths.
+const SHARE: u32 = 80;
+
+/// The share of a node that knows nobody.
+const ALONE: Division = Division {
+    percent: SHARE,
+    nodes: 8,
+    place: None,
+};
+
+pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
+    for counter in case.counters() {
+        let exact = |r: &Record| r.source == Source::Exact;
+        let local = |r: &Record| r.source == Source::Fallback;
+        let both = |r: &Record| exact(r) || local(r);
+        let spec = case.scenario.spec(counter);
+        let mut check = |promise, limit: &Limit, which: &dyn Fn(&Record) -> bool, more: u64| {
+            let mut history = admissions(case, counter, which);
+            for part in parts(case, &mut history) {
+                let Err(violation) = within_bound(limit, part) else {
+                    continue;
+                };
+                // Told apart from the bound, because what is lost is no part of any algorithm.
+                if violation.admitted > violation.bound + more {
+                    let detail = format!("counter {counter}: {violation}, {more} more if lost");
+                    findings.push(Finding { promise, detail });
+                    break;
+                }
+            }
+        };
+        let limit = case.scenario.limit(counter);
+        if !case.scenario.fault.loses_counts() {
+            check("the store admits its limit", &limit, &exact, 0);
+        }
+        match case.scenario.on_failure {
+            OnStoreFailure::Local if case.scenario.fault == Fault::LateStore => {
+                // Nobody knows how many nodes there are, nor the store's time.
+                let alone = limit.share(ALONE);
+                for node in 0..case.scenario.nodes {
+                    let own = |r: &Record| local(r) && r.node == node;
+                    let share = alone.as_ref().unwrap_or(&limit);
+                    check("a node that knows nobody admits an eighth", share, &own, 0);
+                }
+            }
+            OnStoreFailure::Local => {
+                check("nodes alone admit their share", &share(spec), &local, 0);
+                let promise = "the limit and the share is the most";
+                check(promise, &whole_and_share(spec), &both, lost(case, counter));
+            }
+            OnStoreFailure::Allow => {
+                for node in 0..case.scenario.nodes {
+                    let own = |r: &Record| local(r) && r.node == node;
+                    check("a node alone admits the limit", &limit, &own, 0);
+                }
+            }
+            OnStoreFailure::Deny => {
+                let any = case.of(counter).find(|r| local(r) && r.admitted);
+                findings.extend(any.map(|record| Finding {
+                    promise: "nothing passes without the store",
+                    detail: format!("{record:?}"),
+                }));
+            }
+        }
+    }
+}
+
+/// How much of its limit a counter admitted at most, in hundredths.
+pub(super) fn factor(case: &Case<'_>, counter: usize) -> u64 {
+    let any = |record: &Record| record.admitted;
+    let mut history = admissions(case, counter, &any);
+    let parts = parts(case, &mut history);
+    let within = |percent: &u64| {
+        let limit = scaled(case.scenario.spec(counter), *percent, |capacity| {
+            (capacity * percent).div_ceil(100)
+        });
+        parts.iter().all(|part| within_bound(&limit, part).is_ok())
+    };
+    (100..=300).find(within).unwrap_or(u64::MAX)
+}
+
+fn admissions(case: &Case<'_>, counter: usize, which: &dyn Fn(&Record) -> bool) -> Vec<Admission> {
+    let records = case.of(counter).filter(|r| r.admitted && which(r));
+    let admission = |record: &Record| Admission {
+        at: record.at,
+        units: 1,
+    };
+    records.map(admission).collect()
+}
+
+/// Histories end where the store's clock is set back, and are in its order.
+fn parts<'h>(case: &Case<'_>, history: &'h mut [Admission]) -> Vec<&'h [Admission]> {
+    if !case.scenario.fault.steps_clock() {
+        history.sort_by_key(|admission| admission.at);
+        return vec![history];
+    }
+    let far = |a: &Admission, b: &Admission| {
+        let gap = a.at.since(b.at).max(b.at.since(a.at));
+        gap < Nanos::from_secs(600)
+    };
+    let mut parts = Vec::new();
+    for part in history.chunk_by_mut(far) {
+        part.sort_by_key(|admission| admission.at);
+        parts.push(&*part);
+    }
+    parts
+}
+
+/// The limit that all shares together keep.
+fn share(spec: &Spec) -> Limit {
+    scaled(spec, u64::from(SHARE), of_all_nodes)
+}
+
+/// The limit and the shares, where an outage begins or ends.
+fn whole_and_share(spec: &Spec) -> Limit {
+    let both = |capacity| capacity + of_all_nodes(capacity);
+    scaled(spec, 100 + u64::from(SHARE), both)
+}
+
+fn of_all_nodes(capacity: u64) -> u64 {
+    let division = Division {
+        percent: SHARE,
+        nodes: 1,
+        place: Some(0),
+    };
+    division.whole(capacity)
+}
+
+/// The same limit at so many hundredths of the rate, and holding `units` of its capacity.
+fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> Limit {
+    let mut scaled = spec.clone();
+    if spec.algorithm.takes_burst() {
+        let window = Nanos::new(spec.window.length().get() * 100);
+        scaled = Spec::new(spec.algorithm, spec.count * percent, window);
+        scaled.burst = Some(units(spec.burst.unwrap_or(spec.count)));
+    } else {
+        scaled.count = units(spec.count);
+    }
+    compiled(&scaled)
+}
+
+/// What the store forgot and nobody can remember: what was admitted between a loss and its notice,
+/// and what a node that died with it had charged since any survivor last looked.
+fn lost(case: &Case<'_>, counter: usize) -> u64 {
+    let history = case.history;
+    let exact = |r: &&Record| r.admitted && r.source == Source::Exact;
+    let mut lost = 0;
+    for at in &history.losses {
+        let noticed = |record: &&Record| {
+            let until = match case.scenario.fault {
+                Fault::Flush | Fault::Chaos => Nanos::from_millis(230),
+                _ => Nanos::from_millis(5),
+            };
+            record.done >= *at && record.done <= at.plus(until)
+        };
+        lost += case.of(counter).filter(exact).filter(noticed).count();
+    }
+    if case.scenario.fault == Fault::DeathWithStore {
+        for (at, dead) in &history.deaths {
+            let survivors = case
+                .of(counter)
+                .filter(|r| r.node != *dead && r.done <= *at);
+            let seen = survivors
+                .filter(|r| r.source == Source::Exact)
+                .map(|r| r.at)
+                .max();
+            let own = case
+                .of(counter)
+                .filter(|r| r.node == *dead && r.done <= *at);
+            let unseen = own
+                .filter(exact)
+                .filter(|r| seen.is_none_or(|seen| r.at > seen));
+            lost += unseen.count();
+        }
+    }
+    lost as u64
+}

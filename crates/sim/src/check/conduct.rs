@@ -1,0 +1,208 @@
+//! How nodes behave: every request is answered, in time, by the right clock; the breaker opens and
+//! closes in turn and nothing is asked while it is open; all is exact again soon.
+
+use tidegate::resilience::Event;
+use tidegate_core::store::Source;
+use tidegate_core::units::Nanos;
+
+use super::{BUDGET, Case, Finding, is_exact};
+use crate::scenario::Fault;
+use crate::world::Record;
+
+pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
+    let mut found = |promise, detail: Option<String>| {
+        findings.extend(detail.map(|detail| Finding { promise, detail }));
+    };
+    found("every request is answered", unanswered(case));
+    found("no decision is later than its budget", late(case));
+    found("the store's clock decides", wrong_clock(case));
+    found("a breaker opens and closes in turn", out_of_turn(case));
+    found(
+        "nothing is asked while the breaker is open",
+        asked_while_open(case),
+    );
+    found("all is exact soon after a recovery", not_exact(case));
+    found(
+        "a deny cache refuses only what the store would",
+        hasty(case),
+    );
+    found("a loss is noticed within 100 ms", unnoticed(case));
+}
+
+fn unanswered(case: &Case<'_>) -> Option<String> {
+    let history = case.history;
+    if let Some(error) = history.failed.first() {
+        return Some(format!(
+            "{} failed, the first: {error}",
+            history.failed.len()
+        ));
+    }
+    let answered = history.records.len() as u64 + history.died;
+    // Those of the last moment are still under way.
+    let last = case.scenario.ends.since(BUDGET);
+    let paused = history.pauses.iter().any(|(_, until, _)| *until > last);
+    let missing = history.asked.saturating_sub(answered);
+    (missing > 64 && !paused).then(|| format!("{missing} of {}", history.asked))
+}
+
+fn touches_a_pause(case: &Case<'_>, record: &Record) -> bool {
+    let mut pauses = case.history.pauses.iter();
+    pauses
+        .any(|(from, to, node)| *node == record.node && record.sent <= *to && record.done >= *from)
+}
+
+fn late(case: &Case<'_>) -> Option<String> {
+    let mut records = case.history.records.iter();
+    let late = records.find(|r| r.done.since(r.sent) > BUDGET && !touches_a_pause(case, r))?;
+    Some(format!("{} at {late:?}", late.done.since(late.sent)))
+}
+
+/// Answers carry the store's time: to a round trip when it was asked, and to what half a round trip
+/// leaves open when it was not.
+fn wrong_clock(case: &Case<'_>) -> Option<String> {
+    let fault = case.scenario.fault;
+    if fault.steps_clock() || matches!(fault, Fault::Drift | Fault::Pause | Fault::Chaos) {
+        return None;
+    }
+    let off = |record: &&Record| {
+        let gap = record
+            .truth
+            .since(record.at)
+            .max(record.at.since(record.truth));
+        gap > BUDGET.plus(BUDGET)
+    };
+    // Who has not met the store yet has only its own clock.
+    let met = |record: &&Record| {
+        let mut events = case.history.events.iter();
+        let died = case
+            .history
+            .deaths
+            .iter()
+            .find(|(_, node)| *node == record.node);
+        let since = died.map_or(Nanos::ZERO, |(at, _)| *at);
+        events.any(|(at, node, event)| {
+            let exact = *event == Event::Exact && *node == record.node;
+            exact && *at >= since && *at <= record.done
+        })
+    };
+    let mut records = case.history.records.iter();
+    let wrong = records.find(|record| off(record) && (met(record) || !is_local(record)))?;
+    Some(format!("{wrong:?}"))
+}
+
+fn is_local(record: &Record) -> bool {
+    record.source == Source::Fallback
+}
+
+fn out_of_turn(case: &Case<'_>) -> Option<String> {
+    for node in 0..case.scenario.nodes {
+        let mut open = false;
+        let events = case.history.events.iter();
+        for (at, _, event) in events.filter(|(_, of, _)| *of == node) {
+            match (event, open) {
+                (Event::BreakerOpened, false) => open = true,
+                (Event::BreakerClosed, true) => open = false,
+                (Event::BreakerOpened | Event::BreakerClosed, _) => {
+                    let dies = case.history.deaths.iter().any(|(_, dead)| *dead == node);
+                    if !dies {
+                        return Some(format!("node {node} at {at}: {event:?} again"));
+                    }
+                    open = *event == Event::BreakerOpened;
+                }
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
+fn asked_while_open(case: &Case<'_>) -> Option<String> {
+    let history = case.history;
+    for node in 0..case.scenario.nodes {
+        if history.deaths.iter().any(|(_, dead)| *dead == node) {
+            continue;
+        }
+        let events = history.events.iter().filter(|(_, of, _)| *of == node);
+        let changes = events.filter_map(|(at, _, event)| match event {
+            Event::BreakerOpened => Some((*at, true)),
+            Event::BreakerClosed => Some((*at, false)),
+            _ => None,
+        });
+        let changes: Vec<(Nanos, bool)> = changes.collect();
+        let own = history.sent.iter().filter(|sent| sent.node == node);
+        for sent in own {
+            let before = changes.iter().take_while(|(at, _)| *at < sent.at);
+            if before.last().is_some_and(|(_, open)| *open)
+                && !changes.iter().any(|(at, _)| *at == sent.at)
+            {
+                return Some(format!("node {node} at {}", sent.at));
+            }
+        }
+    }
+    None
+}
+
+/// Where the breaker opened twice it rightly takes longer.
+fn not_exact(case: &Case<'_>) -> Option<String> {
+    let fault = case.scenario.fault;
+    if matches!(fault, Fault::Pause | Fault::Chaos | Fault::Gray) {
+        return None;
+    }
+    let opened = |node| {
+        let events = case.history.events.iter();
+        let opened = events.filter(|(_, of, e)| *of == node && *e == Event::BreakerOpened);
+        opened.count()
+    };
+    if (0..case.scenario.nodes).any(|node| opened(node) > 1) {
+        return None;
+    }
+    let (from, settled) = (case.scenario.begins, case.settled());
+    let calm = |r: &&Record| r.sent >= settled || (r.done < from && fault != Fault::NodeDeath);
+    let mut records = case.history.records.iter().filter(calm);
+    let local = records.find(|record| !is_exact(record))?;
+    Some(format!("{local:?}"))
+}
+
+fn hasty(case: &Case<'_>) -> Option<String> {
+    let fault = case.scenario.fault;
+    let calm_until = match fault {
+        Fault::None | Fault::Pause | Fault::NodeDeath => case.scenario.ends,
+        Fault::Drift => Nanos::ZERO,
+        _ => case.scenario.begins,
+    };
+    let mut hasty = case.history.hasty.iter();
+    let hasty = hasty.find(|record| record.done < calm_until)?;
+    Some(format!("{hasty:?}"))
+}
+
+/// Under load, some node sees within 100 ms that its store has forgotten.
+fn unnoticed(case: &Case<'_>) -> Option<String> {
+    if case.scenario.fault != Fault::Flush {
+        return None;
+    }
+    let lost = *case.history.losses.first()?;
+    // Load is somebody who was admitted lately and asks again at a node that has seen him.
+    let limit = case.scenario.limit(0);
+    let lively = (0..case.scenario.subjects.len()).any(|subject| {
+        let recent = |from: Nanos, to: Nanos, node: Option<usize>| {
+            let mut records = case.of(subject);
+            let within = move |r: &&Record| from <= r.done && r.done <= to;
+            records.find(move |r| {
+                within(r)
+                    && node.is_none_or(|node| r.node == node)
+                    && r.source == Source::Exact
+                    && (r.admitted || r.done > lost)
+                    && (r.sent >= lost || r.done <= lost)
+            })
+        };
+        let hundredth = Nanos::new(limit.per().get() / limit.count().max(1) / 2);
+        let before = recent(lost.since(hundredth), lost, None);
+        let after = |node| recent(lost, lost.plus(Nanos::from_millis(60)), Some(node));
+        before.is_some_and(|record| after(record.node).is_some())
+    });
+    let mut events = case.history.events.iter();
+    let noticed = events.any(|(at, _, event)| {
+        *event == Event::Lost && *at >= lost && *at <= lost.plus(Nanos::from_millis(100))
+    });
+    (lively && !noticed).then(|| format!("lost at {lost}"))
+}

@@ -1,0 +1,106 @@
+//! Judges of a history, from both sides: too much, too little, too late, or not as told.
+
+mod bounds;
+mod conduct;
+mod ledger;
+mod lower;
+
+use std::fmt;
+
+use tidegate::resilience::Event;
+use tidegate_core::store::Source;
+use tidegate_core::units::Nanos;
+
+use crate::scenario::Scenario;
+use crate::world::{History, Record};
+
+/// How long a decision may take.
+pub const BUDGET: Nanos = Nanos::from_millis(5);
+
+/// Something that must not be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// Which promise is broken.
+    pub promise: &'static str,
+    /// How.
+    pub detail: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.promise, self.detail)
+    }
+}
+
+/// Everything that is wrong with a history.
+pub fn judge(scenario: &Scenario, history: &History) -> Vec<Finding> {
+    let case = Case { scenario, history };
+    let mut findings = Vec::new();
+    conduct::judge(&case, &mut findings);
+    bounds::judge(&case, &mut findings);
+    lower::judge(&case, &mut findings);
+    ledger::judge(&case, &mut findings);
+    findings
+}
+
+/// How much of its limit a counter admitted at most, in hundredths: the smallest multiple of the
+/// limit that bounds all of it, 100 at least.
+pub fn factor(scenario: &Scenario, history: &History, counter: usize) -> u64 {
+    bounds::factor(&Case { scenario, history }, counter)
+}
+
+/// A history and what it is about.
+struct Case<'a> {
+    scenario: &'a Scenario,
+    history: &'a History,
+}
+
+impl Case<'_> {
+    /// The decisions on one counter.
+    fn of(&self, counter: usize) -> impl Iterator<Item = &Record> {
+        let all = self.history.records.iter();
+        let ceiling = counter == self.scenario.subjects.len();
+        all.filter(move |record| ceiling || record.subject == counter)
+    }
+
+    fn counters(&self) -> std::ops::Range<usize> {
+        0..self.scenario.counters()
+    }
+
+    /// Whether some node is or was lately without its store.
+    fn unsettled(&self, at: Nanos) -> bool {
+        let lately = |then: Nanos| then <= at && at.since(then) < Nanos::from_millis(600);
+        let mut records = self.history.records.iter();
+        let local = records.any(|r| r.source == Source::Fallback && lately(r.done));
+        let changed = self.history.events.iter().any(|(then, _, event)| {
+            matches!(event, Event::BreakerOpened | Event::BreakerClosed) && lately(*then)
+        });
+        let open = (0..self.scenario.nodes).any(|node| {
+            let events = self.history.events.iter();
+            let mut of_breaker = events.filter(|(then, of, event)| {
+                let breaker = matches!(event, Event::BreakerOpened | Event::BreakerClosed);
+                breaker && *of == node && *then <= at
+            });
+            of_breaker
+                .next_back()
+                .is_some_and(|(_, _, e)| *e == Event::BreakerOpened)
+        });
+        local || changed || open
+    }
+
+    /// From when on everything must be exact again.
+    fn settled(&self) -> Nanos {
+        let fault = self.scenario.fault;
+        let wait = match fault.loses_counts() {
+            // The breaker closes, the nodes put back what they remember and wait for each other.
+            true => Nanos::from_millis(2_200),
+            false => Nanos::from_secs(1),
+        };
+        self.scenario.clears.plus(wait)
+    }
+}
+
+/// Whether a decision came from the one true counter, or from what it said a moment ago.
+fn is_exact(record: &Record) -> bool {
+    matches!(record.source, Source::Exact | Source::DenyCache)
+}

@@ -1,0 +1,179 @@
+//! What goes wrong, when the scenario says so.
+
+use tidegate_core::units::Nanos;
+
+use crate::model::Weather;
+use crate::scenario::{Fault, Scenario};
+use crate::world::World;
+
+const TWO_HOURS: Nanos = Nanos::from_secs(7_200);
+
+/// Lets the fault of the scenario happen.
+pub(crate) async fn happen(world: World) {
+    let Scenario {
+        fault,
+        begins,
+        clears,
+        ..
+    } = *world.scenario;
+    match fault {
+        Fault::Chaos => chaos(&world).await,
+        fault => {
+            world.sim.sleep_until(begins).await;
+            one(&world, fault, clears).await;
+        }
+    }
+}
+
+/// Several faults, one after the other or at once.
+async fn chaos(world: &World) {
+    let (begins, clears) = (world.scenario.begins, world.scenario.clears);
+    let faults = world.sim.draw(|rng| rng.between(2, 4));
+    for _ in 0..faults {
+        let world = world.clone();
+        let span = clears.since(begins).get();
+        let (fault, from, to) = world.sim.draw(|rng| {
+            let fault = rng.pick(&[
+                Fault::Kill,
+                Fault::KillEmpty,
+                Fault::Restart,
+                Fault::Hang,
+                Fault::Slow,
+                Fault::BlackHole,
+                Fault::Gray,
+                Fault::Flush,
+                Fault::Failover,
+                Fault::Pause,
+            ]);
+            let (a, b) = (rng.below(span), rng.below(span));
+            (fault, Nanos::new(a.min(b)), Nanos::new(a.max(b)))
+        });
+        let sim = world.sim.clone();
+        sim.spawn(None, async move {
+            world.sim.sleep_until(begins.plus(from)).await;
+            one(&world, fault, begins.plus(to)).await;
+        });
+    }
+    // Whatever is left over ends here.
+    world.sim.sleep_until(clears).await;
+    world.weather(Weather::FAIR);
+}
+
+async fn one(world: &World, fault: Fault, until: Nanos) {
+    match fault {
+        Fault::None | Fault::Drift | Fault::Chaos => {}
+        Fault::Kill | Fault::KillEmpty | Fault::Restart | Fault::LateStore => {
+            world.weather(Weather {
+                down: true,
+                ..Weather::FAIR
+            });
+            world.sim.sleep_until(until).await;
+            if matches!(fault, Fault::KillEmpty | Fault::Restart) {
+                world.model.lock().restart_empty();
+                lost(world);
+            }
+            world.weather(Weather::FAIR);
+        }
+        Fault::Hang => {
+            let hung = Weather {
+                hung: true,
+                ..Weather::FAIR
+            };
+            for_a_while(world, hung, until).await;
+        }
+        Fault::Slow => {
+            let millis = world.sim.draw(|rng| rng.pick(&[4, 10, 50, 250]));
+            let slow = Weather {
+                fastest: Nanos::from_millis(millis),
+                ..Weather::FAIR
+            };
+            for_a_while(world, slow, until).await;
+        }
+        Fault::BlackHole => {
+            let hole = Weather {
+                requests_lost: 1_000,
+                ..Weather::FAIR
+            };
+            for_a_while(world, hole, until).await;
+        }
+        Fault::Gray => {
+            let (requests_lost, answers_lost, spread) = world.sim.draw(|rng| {
+                let lost = |rng: &mut crate::Rng| rng.pick(&[0, 5, 20, 60]);
+                (
+                    lost(rng),
+                    lost(rng),
+                    rng.pick(&[300_000, 3_000_000, 5_000_000]),
+                )
+            });
+            let gray = Weather {
+                requests_lost,
+                answers_lost,
+                spread: Nanos::new(spread),
+                ..Weather::FAIR
+            };
+            for_a_while(world, gray, until).await;
+        }
+        Fault::Flush => {
+            world.model.lock().forget_everything();
+            lost(world);
+        }
+        Fault::Failover => {
+            world.weather(Weather {
+                down: true,
+                ..Weather::FAIR
+            });
+            world.model.lock().fail_over();
+            lost(world);
+            world.sim.sleep_until(until).await;
+            world.weather(Weather::FAIR);
+        }
+        Fault::StepForward | Fault::StepBack => {
+            let mut model = world.model.lock();
+            model.epoch = match fault {
+                Fault::StepForward => model.epoch.plus(TWO_HOURS),
+                _ => model.epoch.since(TWO_HOURS),
+            };
+        }
+        Fault::Pause => {
+            let nodes = world.scenario.nodes as u64;
+            let node = world.sim.draw(|rng| rng.below(nodes)) as usize;
+            world.sim.pause(node, until);
+            let pause = (world.sim.now(), until, node);
+            world.history.lock().pauses.push(pause);
+        }
+        Fault::NodeDeath => {
+            let node = victim(world);
+            world.kill(node);
+            world.sim.sleep_until(until).await;
+            world.start(node);
+        }
+        Fault::DeathWithStore => {
+            world.weather(Weather {
+                down: true,
+                ..Weather::FAIR
+            });
+            let node = victim(world);
+            world.kill(node);
+            world.sim.sleep_until(until).await;
+            world.model.lock().restart_empty();
+            lost(world);
+            world.weather(Weather::FAIR);
+        }
+    }
+}
+
+fn victim(world: &World) -> usize {
+    let nodes = world.scenario.nodes as u64;
+    world.sim.draw(|rng| rng.below(nodes)) as usize
+}
+
+fn lost(world: &World) {
+    let now = world.sim.now();
+    world.history.lock().losses.push(now);
+}
+
+async fn for_a_while(world: &World, weather: Weather, until: Nanos) {
+    world.weather(weather);
+    world.sim.sleep_until(until).await;
+    world.weather(Weather::FAIR);
+}

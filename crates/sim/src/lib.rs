@@ -1,0 +1,17 @@
+//! Nodes of Tidegate on a virtual clock, a model store that fails in every way, and the checkers that
+//! judge what was admitted from both sides.
+//!
+//! The nodes run the shipped limiter and resilience code; only the clock, the scheduler, the network
+//! and the store are made up. A run depends on its seed alone.
+
+pub mod check;
+pub mod executor;
+mod faults;
+pub mod model;
+mod rng;
+pub mod scenario;
+mod variant;
+pub mod world;
+
+pub use rng::Rng;
+pub use variant::Variant;

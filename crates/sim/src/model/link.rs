@@ -1,0 +1,329 @@
+//! One node's way to the store: everything takes time, some of it gets lost, and the node hears only
+//! what comes back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tidegate_core::algorithms::{Limit, Retry, State, Verdict};
+use tidegate_core::store::{
+    Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, Probe, Refund,
+    Refunded, Seed, Store, StoreError, Vitals,
+};
+use tidegate_core::units::{Cost, Nanos};
+
+use super::{Intent, Model, SharedModel};
+use crate::executor::Sim;
+use crate::variant::Variant;
+
+type Answer<T> = Result<T, StoreError>;
+
+/// When a connection that hears nothing is given up.
+const GIVEN_UP: Nanos = Nanos::from_secs(10);
+/// How often those who wait for a hung store look again.
+const LOOK_AGAIN: Nanos = Nanos::from_millis(20);
+
+/// A charge that a node sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// When.
+    pub at: Nanos,
+    /// By whom.
+    pub node: usize,
+}
+
+/// One node's connection.
+#[derive(Clone)]
+pub struct Link {
+    sim: Sim,
+    model: SharedModel,
+    node: usize,
+    /// How far the node's clock is from the store's, for those who use the wrong one.
+    skew: Nanos,
+    variant: Variant,
+    life: Arc<AtomicU64>,
+    sent: Arc<Mutex<Vec<Sent>>>,
+    /// What the node has seen, for those who misuse it.
+    seen: Arc<Mutex<BTreeMap<u128, (Limit, State)>>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error("connection refused")]
+    Refused,
+    #[error("connection given up")]
+    Silence,
+}
+
+fn unavailable(why: Trouble) -> StoreError {
+    StoreError::Unavailable {
+        waited: Nanos::ZERO,
+        source: Box::new(why),
+    }
+}
+
+impl Link {
+    /// The way of `node` to the store.
+    pub fn new(
+        sim: &Sim,
+        model: &SharedModel,
+        node: usize,
+        skew: Nanos,
+        variant: Variant,
+        sent: &Arc<Mutex<Vec<Sent>>>,
+    ) -> Self {
+        Link {
+            sim: sim.clone(),
+            model: Arc::clone(model),
+            node,
+            skew,
+            variant,
+            life: Arc::default(),
+            sent: Arc::clone(sent),
+            seen: Arc::default(),
+        }
+    }
+
+    /// There and back, with everything that can happen on the way.
+    async fn trip<T>(&self, run: impl FnOnce(&mut Model, Nanos) -> T + Send) -> Answer<T> {
+        self.wait_there().await?;
+        if self.lost(|weather| weather.requests_lost) {
+            return self.silence().await;
+        }
+        let (answer, life, down) = {
+            let mut model = self.model.lock();
+            let mut now = model.time(self.sim.now());
+            if self.variant == Variant::NodeClock {
+                now = now.plus(self.skew);
+            }
+            let life = if model.tells_life { model.life } else { 0 };
+            (run(&mut model, now), life, model.weather.down)
+        };
+        if down || self.lost(|weather| weather.answers_lost) {
+            return self.silence().await;
+        }
+        self.leg().await;
+        self.life.store(life, Ordering::Relaxed);
+        Ok(answer)
+    }
+
+    async fn wait_there(&self) -> Answer<()> {
+        self.leg().await;
+        loop {
+            let weather = self.model.lock().weather;
+            match (weather.down, weather.hung) {
+                (true, _) => return Err(unavailable(Trouble::Refused)),
+                (false, true) => self.sim.sleep(LOOK_AGAIN).await,
+                (false, false) => return Ok(()),
+            }
+        }
+    }
+
+    async fn leg(&self) {
+        let weather = self.model.lock().weather;
+        let spread = self.sim.draw(|rng| rng.below(weather.spread.get() + 1));
+        self.sim
+            .sleep(weather.fastest.plus(Nanos::new(spread)))
+            .await;
+    }
+
+    fn lost(&self, of: impl Fn(&super::Weather) -> u32) -> bool {
+        let per_mille = of(&self.model.lock().weather);
+        per_mille > 0 && self.sim.draw(|rng| rng.chance(per_mille))
+    }
+
+    async fn silence<T>(&self) -> Answer<T> {
+        self.sim.sleep(GIVEN_UP).await;
+        Err(unavailable(Trouble::Silence))
+    }
+
+    fn remember(&self, set: &ChargeSet<'_>, outcome: &Outcome) {
+        let mut seen = self.seen.lock();
+        for (charge, now) in set.charges.iter().zip(&outcome.seen) {
+            let known = (charge.limit.as_ref().clone(), now.state.clone());
+            seen.insert(charge.counter(), known);
+        }
+    }
+
+    /// A debt that includes this node's part of what the store had when it was last seen.
+    fn with_the_seed<'a>(&self, charge: &Charge<'a>) -> Charge<'a> {
+        let seen = self.seen.lock();
+        let known = seen.get(&charge.counter());
+        let used = known.map_or(0, |(limit, state)| held(limit, state));
+        let cost = charge.cost.get() + used / 2;
+        Charge {
+            cost: Cost::new(cost).unwrap_or(charge.cost),
+            ..charge.clone()
+        }
+    }
+}
+
+/// What a state holds, however old it is.
+fn held(limit: &Limit, state: &State) -> u64 {
+    match state {
+        State::Fixed(window) => u64::from(window.count),
+        State::Sliding(window) => u64::from(window.current) + u64::from(window.previous),
+        _ => {
+            let mut state = state.clone();
+            let at = limit.advance(&mut state, Nanos::ZERO);
+            limit.used(&state, at)
+        }
+    }
+}
+
+impl Store for Link {
+    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.sent.lock().push(Sent {
+            at: self.sim.now(),
+            node: self.node,
+        });
+        let mut outcome = self
+            .trip(|model, now| {
+                let outcome = model.counters.decide(set, Intent::Charge, now);
+                if self.variant == Variant::RefusalRefreshes && !outcome.admitted {
+                    model.counters.refresh(set, now);
+                }
+                if self.variant == Variant::ChargesTwiceOnNoScript && model.no_script {
+                    model.counters.decide(set, Intent::Charge, now);
+                    model.no_script = false;
+                }
+                outcome
+            })
+            .await?;
+        self.remember(set, &outcome);
+        if self.variant == Variant::RemembersTooLong {
+            for reading in &mut outcome.readings {
+                if let Verdict::Deny {
+                    retry: Retry::After(wait),
+                } = &mut reading.verdict
+                {
+                    *wait = wait.plus(*wait);
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.trip(|model, now| model.counters.decide(set, Intent::Peek, now))
+            .await
+    }
+
+    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+        let again = Refund {
+            id: !refund.id,
+            ..refund.clone()
+        };
+        self.trip(|model, now| {
+            if self.variant == Variant::RetriesRefunds {
+                model.counters.refund(&again, now);
+            }
+            model.counters.refund(refund, now)
+        })
+        .await
+    }
+
+    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
+        self.trip(|model, now| model.counters.grant(charge, now))
+            .await
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let more = ChargeSet {
+            charges: set.charges.iter().map(|c| self.with_the_seed(c)).collect(),
+        };
+        let outcome = self
+            .trip(|model, now| match self.variant {
+                Variant::PushesTheSeed => model.counters.decide(&more, Intent::Force, now),
+                Variant::NeverPushes => model.counters.decide(set, Intent::Peek, now),
+                _ => model.counters.decide(set, Intent::Force, now),
+            })
+            .await?;
+        self.remember(set, &outcome);
+        Ok(outcome)
+    }
+
+    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
+        self.trip(|model, now| match self.variant {
+            Variant::NeverSeeds => {}
+            Variant::MergesBySum => {
+                for seed in seeds {
+                    let limit = seed.charge.limit.as_ref();
+                    let mut state = seed.state.clone();
+                    let at = limit.advance(&mut state, now);
+                    if let Some(cost) = Cost::new(limit.used(&state, at)) {
+                        let charge = Charge {
+                            cost,
+                            ..seed.charge.clone()
+                        };
+                        let set = ChargeSet {
+                            charges: [charge].into_iter().collect(),
+                        };
+                        model.counters.decide(&set, Intent::Force, now);
+                    }
+                }
+            }
+            Variant::CarriesWindows => {
+                for (counter, (limit, state)) in self.seen.lock().iter() {
+                    let carried = limit.holding(held(limit, state), now);
+                    model.counters.raise(*counter, limit, &carried, now);
+                }
+            }
+            _ => model.counters.seed(seeds, now),
+        })
+        .await
+    }
+
+    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.trip(|model, now| model.slots.hold(hold, now)).await
+    }
+
+    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
+        self.trip(|model, now| model.slots.release(hold, now)).await
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
+        self.trip(|model, now| {
+            let each = set.charges.iter().map(|charge| {
+                let one = ChargeSet {
+                    charges: [charge.clone()].into_iter().collect(),
+                };
+                let peeked = model.counters.decide(&one, Intent::Peek, now);
+                let figures = peeked.readings.first()?.figures;
+                (figures.reset_after > Nanos::ZERO).then(|| Inspection {
+                    used: model.counters.used(charge.counter(), &charge.limit, now),
+                    figures,
+                })
+            });
+            each.collect()
+        })
+        .await
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
+        self.trip(|model, now| {
+            let forgotten = |c: &&Charge<'_>| model.counters.reset(c.counter(), &c.limit, now);
+            set.charges.iter().filter(forgotten).count() as u64
+        })
+        .await
+    }
+}
+
+impl Probe for Link {
+    async fn beat(&self, beat: Beat) -> Answer<Vitals> {
+        let now = self.sim.clone();
+        let mut vitals = self.trip(|model, _| model.beat(beat, now.now())).await?;
+        if self.variant == Variant::IgnoresPeers {
+            vitals.beats.retain(|known| known.node == beat.node);
+        }
+        Ok(vitals)
+    }
+
+    fn life(&self) -> Option<Life> {
+        match self.life.load(Ordering::Relaxed) {
+            0 => None,
+            life => Some(Life(life)),
+        }
+    }
+}

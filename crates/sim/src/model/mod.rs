@@ -1,0 +1,141 @@
+//! A store that can do everything a real one does to those who rely on it.
+//!
+//! [`Model`] is the store: counters, a clock of its own, a life, beats of nodes, and how it behaves at
+//! the moment. A [`Link`] is one node's way to it, and fills the port.
+
+mod counters;
+mod link;
+mod slots;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidegate_core::store::{Beat, Life, NodeId, Vitals};
+use tidegate_core::units::Nanos;
+
+pub use self::counters::{Counters, Intent};
+pub use self::link::{Link, Sent};
+use self::slots::Slots;
+use crate::executor::Sim;
+
+/// A beat lasts this long.
+const BEAT_LASTS: Nanos = Nanos::from_secs(3);
+
+/// How the store and the way to it behave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Weather {
+    /// Nobody listens.
+    pub down: bool,
+    /// Everything is taken and nothing answered.
+    pub hung: bool,
+    /// One way takes at least this.
+    pub fastest: Nanos,
+    /// And at most this more.
+    pub spread: Nanos,
+    /// Of a thousand requests, how many are lost on the way.
+    pub requests_lost: u32,
+    /// Of a thousand answers, how many are.
+    pub answers_lost: u32,
+}
+
+impl Weather {
+    /// A store in the same zone.
+    pub const FAIR: Weather = Weather {
+        down: false,
+        hung: false,
+        fastest: Nanos::new(100_000),
+        spread: Nanos::new(300_000),
+        requests_lost: 0,
+        answers_lost: 0,
+    };
+}
+
+/// The one store of a simulation.
+#[derive(Debug)]
+pub struct Model {
+    /// What it counts.
+    pub counters: Counters,
+    /// How it behaves.
+    pub weather: Weather,
+    /// Its clock is ahead of the simulation's by this.
+    pub epoch: Nanos,
+    /// And gains this many nanoseconds each second.
+    pub drift: i64,
+    life: u64,
+    beats: BTreeMap<NodeId, (Beat, Nanos)>,
+    slots: Slots,
+    /// Whether a connection tells that the store behind it is another one.
+    pub tells_life: bool,
+    /// Whether the next charge finds no script.
+    pub no_script: bool,
+}
+
+/// The store, shared by all links.
+pub type SharedModel = Arc<Mutex<Model>>;
+
+impl Model {
+    /// A store whose clock reads `epoch` at the beginning.
+    pub fn new(epoch: Nanos) -> Self {
+        Model {
+            counters: Counters::default(),
+            weather: Weather::FAIR,
+            epoch,
+            drift: 0,
+            life: 1,
+            beats: BTreeMap::new(),
+            slots: Slots::default(),
+            tells_life: true,
+            no_script: true,
+        }
+    }
+
+    /// The store's time when the simulation's is `now`.
+    pub fn time(&self, now: Nanos) -> Nanos {
+        let gained = i128::from(now.get()) * i128::from(self.drift) / 1_000_000_000;
+        let gained = i64::try_from(gained).unwrap_or(0);
+        Nanos::new(self.epoch.plus(now).get().saturating_add_signed(gained))
+    }
+
+    /// Starts again with nothing.
+    pub fn restart_empty(&mut self) {
+        self.forget_everything();
+        self.no_script = true;
+    }
+
+    /// FLUSHALL: the process goes on, its memory is empty.
+    pub fn forget_everything(&mut self) {
+        self.counters.clear();
+        self.slots = Slots::default();
+        self.beats.clear();
+        self.life += 1;
+    }
+
+    /// A replica takes over that has not heard of the last writes; how many.
+    pub fn fail_over(&mut self) -> usize {
+        self.life += 1;
+        self.no_script = true;
+        self.counters.fall_back()
+    }
+
+    fn beat(&mut self, beat: Beat, now: Nanos) -> Vitals {
+        let at = self.time(now);
+        self.beats.insert(beat.node, (beat, now));
+        self.beats
+            .retain(|_, (_, left)| now.since(*left) < BEAT_LASTS);
+        Vitals {
+            life: Life(self.life),
+            at,
+            beats: self.beats.values().map(|(beat, _)| *beat).collect(),
+        }
+    }
+}
+
+/// A replica that hears of every write `lag` later.
+pub async fn replicate(sim: Sim, model: SharedModel, lag: Nanos) {
+    loop {
+        let unheard = model.lock().counters.unheard();
+        sim.sleep(lag).await;
+        model.lock().counters.heard(unheard);
+    }
+}

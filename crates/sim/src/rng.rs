@@ -1,0 +1,44 @@
+//! Chance that replays: the same seed gives the same numbers everywhere.
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// Numbers that depend on `seed` alone.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng(seed ^ 0x7469_6465_6761_7465);
+        rng.any();
+        rng
+    }
+
+    /// Any number.
+    pub fn any(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// Any number below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        let scaled = (u128::from(self.any()) * u128::from(end)) >> 64;
+        u64::try_from(scaled).unwrap_or(0)
+    }
+
+    /// Any number of a range, both ends included.
+    pub fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.below(most - least + 1)
+    }
+
+    /// True in so many of a thousand cases.
+    pub fn chance(&mut self, per_mille: u32) -> bool {
+        self.below(1_000) < u64::from(per_mille)
+    }
+
+    /// One of several.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}

@@ -1,0 +1,289 @@
+//! What a run is about: how many nodes, which limit, who asks how much, and what goes wrong when.
+//! Everything follows from the seed.
+
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::store::OnStoreFailure;
+use tidegate_core::units::Nanos;
+
+use crate::rng::Rng;
+
+/// What goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// The store is killed and comes back with all it had.
+    Kill,
+    /// The store is killed and comes back empty.
+    KillEmpty,
+    /// The store is back within milliseconds, and empty.
+    Restart,
+    /// The store takes everything and answers nothing.
+    Hang,
+    /// The store answers too late.
+    Slow,
+    /// Everything sent to the store is lost.
+    BlackHole,
+    /// Some requests and some answers are lost, some are late.
+    Gray,
+    /// The store forgets everything between two requests.
+    Flush,
+    /// A replica takes over that has not heard the last of it.
+    Failover,
+    /// The store's clock is set two hours ahead.
+    StepForward,
+    /// The store's clock is set two hours back.
+    StepBack,
+    /// The store's clock runs a tenth too fast or too slow.
+    Drift,
+    /// A node is stopped for a while.
+    Pause,
+    /// A node dies and another starts in its place.
+    NodeDeath,
+    /// A node dies with the store.
+    DeathWithStore,
+    /// The store comes up after the nodes.
+    LateStore,
+    /// Several of all these.
+    Chaos,
+}
+
+impl Fault {
+    /// Every kind.
+    pub const ALL: [Fault; 18] = [
+        Fault::None,
+        Fault::Kill,
+        Fault::KillEmpty,
+        Fault::Restart,
+        Fault::Hang,
+        Fault::Slow,
+        Fault::BlackHole,
+        Fault::Gray,
+        Fault::Flush,
+        Fault::Failover,
+        Fault::StepForward,
+        Fault::StepBack,
+        Fault::Drift,
+        Fault::Pause,
+        Fault::NodeDeath,
+        Fault::DeathWithStore,
+        Fault::LateStore,
+        Fault::Chaos,
+    ];
+
+    /// Whether the store may forget.
+    pub fn loses_counts(self) -> bool {
+        matches!(
+            self,
+            Fault::KillEmpty
+                | Fault::Restart
+                | Fault::Flush
+                | Fault::Failover
+                | Fault::DeathWithStore
+                | Fault::Chaos
+        )
+    }
+
+    /// Whether the store's clock jumps.
+    pub fn steps_clock(self) -> bool {
+        matches!(self, Fault::StepForward | Fault::StepBack)
+    }
+
+    /// Whether the store is away from the beginning of the fault to its end.
+    pub fn is_outage(self) -> bool {
+        matches!(
+            self,
+            Fault::Kill | Fault::KillEmpty | Fault::Hang | Fault::Slow | Fault::BlackHole
+        )
+    }
+
+    /// Whether a node stops or dies.
+    pub fn hits_a_node(self) -> bool {
+        matches!(
+            self,
+            Fault::Pause | Fault::NodeDeath | Fault::DeathWithStore | Fault::Chaos
+        )
+    }
+}
+
+/// Which nodes a subject's requests reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Any of them.
+    Spread,
+    /// Always the same.
+    Sticky,
+    /// One for a while, then the next.
+    Wandering,
+}
+
+/// Somebody who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Subject {
+    /// Requests arrive this far apart on average.
+    pub every: Nanos,
+    /// Where.
+    pub way: Way,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Where all of it comes from.
+    pub seed: u64,
+    /// How many nodes.
+    pub nodes: usize,
+    /// The limit all subjects have.
+    pub spec: Spec,
+    /// A limit that all of them share, if there is one.
+    pub ceiling: Option<Spec>,
+    /// What decides without the store.
+    pub on_failure: OnStoreFailure,
+    /// Who asks.
+    pub subjects: Vec<Subject>,
+    /// What goes wrong.
+    pub fault: Fault,
+    /// When it begins.
+    pub begins: Nanos,
+    /// When it is over.
+    pub clears: Nanos,
+    /// When the run is.
+    pub ends: Nanos,
+    /// How far behind a replica is.
+    pub lag: Nanos,
+    /// How far the node's clocks are apart.
+    pub skew: Nanos,
+}
+
+/// The first requests.
+pub const LOAD_BEGINS: Nanos = Nanos::from_millis(700);
+
+impl Scenario {
+    /// The run that `seed` stands for: any fault.
+    pub fn of(seed: u64) -> Self {
+        let fault = Fault::ALL[(seed % Fault::ALL.len() as u64) as usize];
+        Scenario::with(seed, fault)
+    }
+
+    /// The run of `seed` with a fault of choice.
+    pub fn with(seed: u64, fault: Fault) -> Self {
+        let mut rng = Rng::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let algorithm = rng.pick(&Algorithm::ALL);
+        let window = Nanos::from_millis(rng.pick(&[1_000, 1_500, 2_000, 3_000]));
+        let count = match rng.below(6) {
+            0 => rng.between(1, 6),
+            1 => rng.between(60, 90),
+            _ => rng.between(10, 40),
+        };
+        let mut spec = Spec::new(algorithm, count, window);
+        if algorithm.takes_burst() && rng.chance(500) {
+            spec.burst = Some(rng.between(1, 2 * count));
+        }
+        let subjects = (0..rng.between(1, 2)).map(|_| {
+            // From just enough to four times what is allowed.
+            let load = rng.between(10, 40);
+            let every = window.get() / count * 10 / load;
+            Subject {
+                every: Nanos::new(every),
+                way: rng.pick(&[Way::Spread, Way::Spread, Way::Sticky, Way::Wandering]),
+            }
+        });
+        let subjects: Vec<Subject> = subjects.collect();
+        let on_failure = match rng.below(12) {
+            0 => OnStoreFailure::Allow,
+            1 => OnStoreFailure::Deny,
+            _ => OnStoreFailure::Local,
+        };
+        let ceiling = rng.chance(250).then(|| {
+            let algorithm = rng.pick(&Algorithm::ALL);
+            let count = (count * subjects.len() as u64 * 7 / 10).max(1);
+            Spec::new(algorithm, count, window)
+        });
+        let begins = match fault {
+            Fault::LateStore => Nanos::ZERO,
+            _ => Nanos::from_millis(rng.between(3_500, 5_500)),
+        };
+        let lasts = match fault {
+            Fault::Restart => rng.between(5, 60),
+            Fault::Failover => rng.between(300, 2_500),
+            Fault::DeathWithStore => rng.between(10, 1_500),
+            Fault::Pause => rng.between(50, 3_000),
+            Fault::Flush | Fault::StepForward | Fault::StepBack => 0,
+            _ => rng.between(2_500, 5_000),
+        };
+        let clears = begins.plus(Nanos::from_millis(lasts));
+        let settle = Nanos::new(3 * window.get()).plus(Nanos::from_millis(3_500));
+        Scenario {
+            seed,
+            nodes: rng.between(3, 5) as usize,
+            spec,
+            ceiling,
+            on_failure,
+            subjects,
+            fault,
+            begins,
+            clears,
+            ends: clears.plus(settle),
+            lag: Nanos::from_millis(rng.between(1, 400)),
+            skew: Nanos::from_secs(30),
+        }
+    }
+
+    /// How many counters there are: one of each subject, and the ceiling's.
+    pub fn counters(&self) -> usize {
+        self.subjects.len() + usize::from(self.ceiling.is_some())
+    }
+
+    /// The rate of a counter.
+    pub fn spec(&self, counter: usize) -> &Spec {
+        match &self.ceiling {
+            Some(ceiling) if counter == self.subjects.len() => ceiling,
+            _ => &self.spec,
+        }
+    }
+
+    /// The limit of a counter, compiled as rules are.
+    pub fn limit(&self, counter: usize) -> Limit {
+        compiled(self.spec(counter))
+    }
+
+    /// Whether every node sees whoever is counted.
+    pub fn spread(&self, counter: usize) -> bool {
+        match self.subjects.get(counter) {
+            Some(subject) => subject.way == Way::Spread,
+            None => self
+                .subjects
+                .iter()
+                .all(|subject| subject.way == Way::Spread),
+        }
+    }
+
+    /// The rules file of the run.
+    pub fn rules(&self) -> String {
+        let on_failure = match self.on_failure {
+            OnStoreFailure::Local => "local",
+            OnStoreFailure::Allow => "allow",
+            OnStoreFailure::Deny => "deny",
+        };
+        let rule = |name: &str, by: &str, spec: &Spec| {
+            let millis = spec.window.length().millis_up();
+            let burst = spec.burst.map_or(String::new(), |b| format!(" burst {b}"));
+            format!(
+                "  - {{ name: {name}, by: {by}, rate: {}/{millis}ms{burst}, algorithm: {}, \
+                 on_store_failure: {on_failure} }}\n",
+                spec.count, spec.algorithm
+            )
+        };
+        let ceiling = self
+            .ceiling
+            .as_ref()
+            .map(|spec| rule("ceiling", "global", spec));
+        let own = rule("own", "user", &self.spec);
+        format!("version: 1\nrules:\n{own}{}", ceiling.unwrap_or_default())
+    }
+}
+
+/// A rate that is known to be fit.
+pub(crate) fn compiled(spec: &Spec) -> Limit {
+    Limit::compile(spec, Precision::Memory).expect("scenarios have small windows and counts")
+}

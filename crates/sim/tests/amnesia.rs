@@ -1,0 +1,39 @@
+//! A store that comes back empty or behind: how much of its limit anyone gets through it.
+
+use tidegate_core::store::OnStoreFailure;
+use tidegate_sim::check::factor;
+use tidegate_sim::scenario::{Fault, Scenario, Way};
+use tidegate_sim::{Variant, world};
+
+/// The factors of all subjects in `runs` runs, in hundredths.
+fn factors(fault: Fault, way: Way, runs: u64) -> Vec<u64> {
+    let mut factors = Vec::new();
+    for seed in 0..runs {
+        let mut scenario = Scenario::with(seed, fault);
+        scenario.on_failure = OnStoreFailure::Local;
+        for subject in &mut scenario.subjects {
+            subject.way = way;
+        }
+        let history = world::run(&scenario, Variant::Shipped);
+        let counters = 0..scenario.counters();
+        factors.extend(counters.map(|counter| factor(&scenario, &history, counter)));
+    }
+    factors
+}
+
+/// With all nodes alive and traffic that reaches them all, what nodes remember is the whole count:
+/// nearly always nobody gets more than the limit. The few who do get a little more, where nodes
+/// differ in what they last saw as it begins, or in when they have charged what they owe as it ends.
+#[test]
+fn who_is_known_to_all_nodes_gets_the_limit_and_no_more() {
+    for fault in [Fault::Restart, Fault::KillEmpty, Fault::Failover] {
+        let factors = factors(fault, Way::Spread, 120);
+        let over = factors.iter().filter(|factor| **factor > 100).count();
+        let worst = factors.iter().max().copied().unwrap_or(0);
+        let told = format!(
+            "{fault:?}: {over} of {} over, at most {worst} %",
+            factors.len()
+        );
+        assert!(over * 20 <= factors.len() && worst <= 125, "{told}");
+    }
+}

@@ -1,0 +1,120 @@
+//! The checkers at work: every deliberate mistake is seen, by the promise it breaks.
+
+use tidegate_sim::check::judge;
+use tidegate_sim::scenario::{Fault, Scenario};
+use tidegate_sim::{Variant, world};
+
+/// How many seeds a mistake is given to show.
+const SEEDS: u64 = 400;
+
+/// Runs a mistake until the promise it breaks is found broken, under faults that bring it out.
+#[track_caller]
+fn check(variant: Variant, faults: &[Fault], promise: &str) {
+    let mut others = Vec::new();
+    for seed in 0..SEEDS {
+        let fault = faults[seed as usize % faults.len()];
+        let scenario = Scenario::with(seed, fault);
+        let findings = judge(&scenario, &world::run(&scenario, variant));
+        if findings.iter().any(|finding| finding.promise == promise) {
+            let shipped = judge(&scenario, &world::run(&scenario, Variant::Shipped));
+            assert_eq!(shipped, [], "seed {seed} is wrong without the mistake");
+            return;
+        }
+        others.extend(findings.into_iter().map(|finding| (seed, finding)));
+    }
+    let first = others.first();
+    panic!("{variant:?} was not caught as `{promise}` in {SEEDS} seeds; else: {first:?}");
+}
+
+#[test]
+fn reconcile_that_pushes_the_seed() {
+    let faults = [Fault::Kill, Fault::Hang];
+    check(Variant::PushesTheSeed, &faults, "nothing is charged twice");
+}
+
+#[test]
+fn a_mirror_merged_by_sum() {
+    let faults = [Fault::Restart, Fault::KillEmpty];
+    check(Variant::MergesBySum, &faults, "nothing is charged twice");
+}
+
+#[test]
+fn a_refund_that_is_retried() {
+    let faults = [Fault::Gray, Fault::Slow];
+    check(
+        Variant::RetriesRefunds,
+        &faults,
+        "the store admits its limit",
+    );
+}
+
+#[test]
+fn a_breaker_that_probes_with_requests() {
+    let promise = "nothing is asked while the breaker is open";
+    check(Variant::ProbesWithRequests, &[Fault::Hang], promise);
+}
+
+#[test]
+fn a_refusal_that_refreshes_its_record() {
+    let promise = "who asks gets 0.95 of the limit";
+    check(Variant::RefusalRefreshes, &[Fault::None], promise);
+}
+
+#[test]
+fn a_node_that_uses_its_own_clock() {
+    check(
+        Variant::NodeClock,
+        &[Fault::None],
+        "the store's clock decides",
+    );
+}
+
+#[test]
+fn a_window_carried_over_a_loss() {
+    let faults = [Fault::Restart, Fault::KillEmpty];
+    check(Variant::CarriesWindows, &faults, "nothing is charged twice");
+}
+
+#[test]
+fn a_double_charge_when_the_script_is_missing() {
+    let promise = "nothing is charged twice";
+    check(Variant::ChargesTwiceOnNoScript, &[Fault::None], promise);
+}
+
+#[test]
+fn an_outage_that_is_never_charged() {
+    check(Variant::NeverPushes, &[Fault::Kill], "nothing is forgiven");
+}
+
+#[test]
+fn a_mirror_that_is_never_put_back() {
+    let faults = [Fault::Restart, Fault::KillEmpty];
+    check(Variant::NeverSeeds, &faults, "nothing is forgiven");
+}
+
+#[test]
+fn nodes_that_believe_they_are_alone() {
+    check(
+        Variant::IgnoresPeers,
+        &[Fault::Kill],
+        "nodes alone admit their share",
+    );
+}
+
+#[test]
+fn a_decision_that_waits_too_long() {
+    let promise = "no decision is later than its budget";
+    check(Variant::WaitsTooLong, &[Fault::Hang], promise);
+}
+
+#[test]
+fn a_refusal_remembered_too_long() {
+    let promise = "a deny cache refuses only what the store would";
+    check(Variant::RemembersTooLong, &[Fault::None], promise);
+}
+
+/// Each mistake has its test.
+#[test]
+fn thirteen_mistakes_are_made() {
+    assert_eq!(Variant::BROKEN.len(), 13);
+}

@@ -1,0 +1,364 @@
+//! Single layers, each brought into the situation it is for.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidegate::clock::ManualClock;
+use tidegate::resilience::{DenyCache, Event, Resilient, Settings, resilient};
+use tidegate::stores::MemoryStore;
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::store::{
+    Charge, ChargeSet, OnStoreFailure, Outcome, Refund, Role, Source, Store, Terms,
+};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::{Cost, Nanos};
+use tidegate_sim::Variant;
+use tidegate_sim::executor::{NodeRuntime, Sim};
+use tidegate_sim::model::{Link, Model, SharedModel, Weather};
+
+const DATE: Nanos = Nanos::from_secs(1_700_000_000);
+const MS: fn(u64) -> Nanos = Nanos::from_millis;
+
+/// One node, its store, and a counter.
+struct Bench {
+    sim: Sim,
+    model: SharedModel,
+    store: Resilient<Link, NodeRuntime>,
+    sent: Arc<Mutex<Vec<tidegate_sim::model::Sent>>>,
+    events: Arc<Mutex<Vec<Event>>>,
+    rule: RuleName,
+    limit: Limit,
+    terms: Terms,
+}
+
+fn limit(algorithm: Algorithm, count: u64, window: Nanos) -> Limit {
+    let spec = Spec::new(algorithm, count, window);
+    Limit::compile(&spec, Precision::Memory).expect("a fit rate")
+}
+
+impl Bench {
+    fn new(terms: Terms, settings: Settings) -> Self {
+        let sim = Sim::new(1);
+        let model = Arc::new(Mutex::new(Model::new(DATE)));
+        let (sent, events) = (Arc::default(), Arc::new(Mutex::new(Vec::new())));
+        let link = Link::new(&sim, &model, 0, Nanos::ZERO, Variant::Shipped, &sent);
+        let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7));
+        let told = Arc::clone(&events);
+        let watcher = Arc::new(move |event| told.lock().push(event));
+        let store = resilient(link, runtime, DATE, settings, watcher);
+        sim.run_until(MS(1_500)); // until the list of nodes is known to be complete
+        Bench {
+            sim,
+            model,
+            store,
+            sent,
+            events,
+            rule: RuleName::new("layers"),
+            limit: limit(Algorithm::FixedWindow, 10, Nanos::from_secs(3_600)),
+            terms,
+        }
+    }
+
+    fn set(&self, cost: u64) -> ChargeSet<'_> {
+        let charge = Charge {
+            subject: Fingerprint::new(42),
+            rule: &self.rule,
+            rate: 0,
+            limit: Cow::Borrowed(&self.limit),
+            cost: Cost::new(cost).expect("a cost"),
+            role: Role::Enforce,
+            terms: &self.terms,
+        };
+        ChargeSet {
+            charges: [charge].into_iter().collect(),
+        }
+    }
+
+    fn charge(&self, cost: u64) -> Outcome {
+        let set = self.set(cost);
+        let outcome = self.sim.block_on(self.store.charge(&set));
+        outcome.expect("decisions do not fail")
+    }
+
+    fn booked(&self) -> u64 {
+        let counter = self.set(1).charges[0].counter();
+        let mut model = self.model.lock();
+        let now = model.time(self.sim.now());
+        model.counters.used(counter, &self.limit, now)
+    }
+
+    fn weather(&self, weather: Weather) {
+        self.model.lock().weather = weather;
+    }
+
+    fn pass(&self, span: Nanos) {
+        self.sim.run_until(self.sim.now().plus(span));
+    }
+}
+
+fn slow(millis: u64) -> Weather {
+    Weather {
+        fastest: MS(millis),
+        ..Weather::FAIR
+    }
+}
+
+/// The store is late: the node answers at its deadline, what the store charged comes back, and what
+/// the node admitted is charged instead. In the end the books show it once.
+#[test]
+fn a_late_charge_is_given_back_and_the_local_one_charged() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.weather(slow(4));
+    let before = bench.sim.now();
+    let outcome = bench.charge(1);
+    assert_eq!(bench.sim.now().since(before), MS(5));
+    assert!(outcome.admitted && outcome.source == Source::Fallback);
+    assert_eq!(bench.booked(), 1, "the late charge");
+    bench.weather(Weather::FAIR);
+    bench.pass(MS(9));
+    assert_eq!(bench.booked(), 0, "given back");
+    bench.pass(MS(50));
+    assert_eq!(bench.booked(), 1, "what was admitted");
+    assert_eq!(bench.charge(1).source, Source::Exact);
+    assert_eq!(bench.booked(), 2);
+}
+
+/// A rule's own budget is the one that counts.
+#[test]
+fn a_rule_may_wait_longer() {
+    let terms = Terms {
+        budget: Some(MS(50)),
+        ..Terms::USUAL
+    };
+    let bench = Bench::new(terms, Settings::default());
+    bench.weather(slow(4));
+    assert_eq!(bench.charge(1).source, Source::Exact);
+}
+
+#[test]
+fn what_is_beyond_the_bulkhead_is_decided_at_once() {
+    let settings = Settings {
+        in_flight: 2,
+        ..Settings::default()
+    };
+    let bench = Bench::new(Terms::USUAL, settings);
+    bench.weather(Weather {
+        hung: true,
+        ..Weather::FAIR
+    });
+    let set = bench.set(1);
+    let (first, second) = (bench.store.charge(&set), bench.store.charge(&set));
+    let third = async {
+        let began = bench.sim.now();
+        let outcome = bench.store.charge(&set).await.expect("a decision");
+        assert_eq!(outcome.source, Source::Fallback);
+        bench.sim.now().since(began)
+    };
+    let waited = bench.sim.block_on(async {
+        let mut first = std::pin::pin!(first);
+        let mut second = std::pin::pin!(second);
+        std::future::poll_fn(|context| {
+            let under_way = first.as_mut().poll(context).is_pending();
+            assert!(under_way && second.as_mut().poll(context).is_pending());
+            std::task::Poll::Ready(())
+        })
+        .await;
+        third.await
+    });
+    assert_eq!(waited, Nanos::ZERO);
+}
+
+#[test]
+fn a_rule_that_refuses_without_its_store_does_and_one_that_allows_has_all_of_its_limit() {
+    for (on_failure, admitted) in [
+        (OnStoreFailure::Deny, 0),
+        (OnStoreFailure::Local, 8),
+        (OnStoreFailure::Allow, 10),
+    ] {
+        let terms = Terms {
+            on_failure,
+            budget: None,
+        };
+        let bench = Bench::new(terms, Settings::default());
+        bench.weather(Weather {
+            down: true,
+            ..Weather::FAIR
+        });
+        let outcomes: Vec<Outcome> = (0..20).map(|_| bench.charge(1)).collect();
+        let passed = outcomes.iter().filter(|outcome| outcome.admitted).count();
+        assert_eq!(passed, admitted, "{on_failure:?}");
+        let local = outcomes
+            .iter()
+            .all(|outcome| outcome.source == Source::Fallback);
+        assert!(local, "{on_failure:?}");
+    }
+}
+
+#[test]
+fn the_breaker_is_told_of_once_each_way_and_no_request_is_sent_while_it_is_open() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.events.lock().clear();
+    bench.weather(Weather {
+        down: true,
+        ..Weather::FAIR
+    });
+    for _ in 0..9 {
+        bench.charge(1);
+    }
+    // The first is admitted and keeps the counter local: only it was sent.
+    assert_eq!(bench.sent.lock().len(), 1);
+    bench.pass(Nanos::from_secs(3));
+    assert_eq!(*bench.events.lock(), [Event::BreakerOpened]);
+    bench.weather(Weather::FAIR);
+    bench.pass(Nanos::from_secs(1));
+    let events = bench.events.lock().clone();
+    let pushed = Event::Pushed {
+        counters: 1,
+        units: 8,
+    };
+    assert_eq!(events, [Event::BreakerOpened, Event::BreakerClosed, pushed]);
+    assert_eq!(bench.booked(), 8);
+}
+
+#[test]
+fn a_store_that_forgot_is_given_back_what_this_node_remembers() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    assert!(bench.charge(7).admitted);
+    bench.model.lock().forget_everything();
+    let after = bench.charge(1);
+    assert_eq!(after.source, Source::Fallback, "it is not believed");
+    bench.pass(MS(300));
+    assert!(bench.events.lock().contains(&Event::Lost));
+    assert!(bench.booked() >= 7, "{}", bench.booked());
+    assert_eq!(bench.charge(1).source, Source::Exact);
+}
+
+/// A deny cache on a memory store, both on one time.
+struct Denying {
+    sim: Sim,
+    clock: ManualClock,
+    cache: DenyCache<MemoryStore<ManualClock>, NodeRuntime>,
+    rule: RuleName,
+}
+
+impl Denying {
+    fn new() -> Self {
+        let (sim, clock) = (Sim::new(1), ManualClock::at(DATE));
+        let runtime = NodeRuntime::new(&sim, 0, Nanos::ZERO);
+        let store = MemoryStore::new(clock.clone());
+        Denying {
+            cache: DenyCache::new(store, runtime, 16, Nanos::from_secs(1)),
+            sim,
+            clock,
+            rule: RuleName::new("denying"),
+        }
+    }
+
+    fn pass(&self, span: Nanos) {
+        self.clock.advance(span);
+        let sim = self.sim.clone();
+        self.sim.block_on(async move { sim.sleep(span).await });
+    }
+
+    fn set<'a>(&'a self, limit: &'a Limit, cost: u64) -> ChargeSet<'a> {
+        let charge = Charge {
+            subject: Fingerprint::new(7),
+            rule: &self.rule,
+            rate: 0,
+            limit: Cow::Borrowed(limit),
+            cost: Cost::new(cost).expect("a cost"),
+            role: Role::Enforce,
+            terms: &Terms::USUAL,
+        };
+        ChargeSet {
+            charges: [charge].into_iter().collect(),
+        }
+    }
+
+    /// `admitted source` of one charge.
+    #[track_caller]
+    fn check(&self, limit: &Limit, cost: u64, want: (bool, Source)) -> Outcome {
+        let set = self.set(limit, cost);
+        let outcome = self.sim.block_on(self.cache.charge(&set));
+        let outcome = outcome.expect("memory answers");
+        assert_eq!((outcome.admitted, outcome.source), want, "cost {cost}");
+        outcome
+    }
+}
+
+const ADMITTED: (bool, Source) = (true, Source::Exact);
+const REFUSED: (bool, Source) = (false, Source::Exact);
+const REMEMBERED: (bool, Source) = (false, Source::DenyCache);
+
+#[test]
+fn a_refusal_is_remembered_for_as_long_as_it_lasts_and_for_that_cost_and_more() {
+    let (bench, limit) = (Denying::new(), limit(Algorithm::TokenBucket, 10, MS(1_000)));
+    bench.check(&limit, 9, ADMITTED);
+    bench.check(&limit, 4, REFUSED); // three more are needed: 300 ms
+    bench.check(&limit, 4, REMEMBERED);
+    bench.check(&limit, 5, REMEMBERED);
+    bench.check(&limit, 1, ADMITTED);
+    bench.pass(MS(299));
+    bench.check(&limit, 4, REMEMBERED);
+    bench.pass(MS(101));
+    bench.check(&limit, 4, ADMITTED);
+}
+
+#[test]
+fn a_refusal_is_remembered_for_a_second_at_most() {
+    let limit = limit(Algorithm::FixedWindow, 1, Nanos::from_secs(3_600));
+    let bench = Denying::new();
+    bench.check(&limit, 1, ADMITTED);
+    bench.check(&limit, 1, REFUSED);
+    bench.pass(MS(999));
+    bench.check(&limit, 1, REMEMBERED);
+    bench.pass(MS(1));
+    bench.check(&limit, 1, REFUSED);
+}
+
+#[test]
+fn a_wait_is_told_shorter_as_time_passes() {
+    let limit = limit(Algorithm::TokenBucket, 1, MS(1_000));
+    let bench = Denying::new();
+    bench.check(&limit, 1, ADMITTED);
+    let wait = |outcome: &Outcome| outcome.readings[0].figures.more_after;
+    assert_eq!(wait(&bench.check(&limit, 1, REFUSED)), MS(1_000));
+    bench.pass(MS(400));
+    assert_eq!(wait(&bench.check(&limit, 1, REMEMBERED)), MS(600));
+}
+
+#[test]
+fn another_limit_and_a_refund_end_what_is_remembered() {
+    let hour = Nanos::from_secs(3_600);
+    let (small, large) = (
+        limit(Algorithm::FixedWindow, 2, hour),
+        limit(Algorithm::FixedWindow, 3, hour),
+    );
+    let bench = Denying::new();
+    let charged = bench.check(&small, 2, ADMITTED);
+    bench.check(&small, 1, REFUSED);
+    bench.check(&small, 1, REMEMBERED);
+    let refund = Refund {
+        id: 1,
+        charged: charged.at,
+        until: charged.at.plus(hour),
+        set: bench.set(&small, 2),
+    };
+    let refunded = bench.sim.block_on(bench.cache.refund(&refund));
+    refunded.expect("memory answers");
+    bench.check(&small, 2, ADMITTED);
+    bench.check(&small, 1, REFUSED);
+    bench.check(&large, 1, ADMITTED);
+}
+
+#[test]
+fn another_ceiling_of_a_queue_is_another_limit() {
+    let queue = limit(Algorithm::LeakyQueue, 10, MS(1_000));
+    let impatient = queue.clone().waiting_at_most(Nanos::ZERO);
+    let bench = Denying::new();
+    bench.check(&queue, 3, ADMITTED);
+    bench.check(&impatient, 1, REFUSED);
+    bench.check(&impatient, 1, REMEMBERED);
+    bench.check(&queue, 1, ADMITTED);
+}

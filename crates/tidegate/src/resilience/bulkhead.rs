@@ -1,0 +1,51 @@
+//! A bound on what is under way at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// So many places and no more.
+#[derive(Clone, Debug)]
+pub(super) struct Bulkhead {
+    taken: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// One place, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Place(Arc<AtomicUsize>);
+
+impl Bulkhead {
+    pub(super) fn new(most: usize) -> Self {
+        Bulkhead {
+            taken: Arc::default(),
+            most,
+        }
+    }
+
+    /// A place, if there is one.
+    pub(super) fn enter(&self) -> Option<Place> {
+        let taken = self.taken.fetch_add(1, Ordering::AcqRel);
+        let place = Place(Arc::clone(&self.taken));
+        (taken < self.most).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_free_again_when_it_is_left() {
+        let bulkhead = Bulkhead::new(2);
+        let (first, _second) = (bulkhead.enter(), bulkhead.enter());
+        assert!(first.is_some() && bulkhead.enter().is_none());
+        drop(first);
+        assert!(bulkhead.enter().is_some());
+    }
+}

@@ -1,0 +1,221 @@
+//! Refusals remembered until they can change: a flood of refused requests stays away from the store.
+//!
+//! It only refuses what the store refused, or more of it, and no longer than the store said: with no
+//! refund in between the store would have refused too. An entry ends when its wait is over, when a
+//! refund of its counter passes by, and when the limit is no longer the same. Only exact refusals are
+//! remembered. Bounded: a place for every so many counters, taken by the latest.
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tidegate_core::algorithms::{Figures, Limit, Retry, Verdict};
+use tidegate_core::store::{
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Reading, Refund, Refunded, Role,
+    Seed, Source, Store, StoreError,
+};
+use tidegate_core::units::{Cost, Nanos};
+
+use crate::runtime::Runtime;
+
+type Answer<T> = Result<T, StoreError>;
+
+/// Remembers what a store refused.
+pub struct DenyCache<S, R> {
+    store: S,
+    runtime: R,
+    places: Box<[Mutex<Option<Denial>>]>,
+    at_most: Nanos,
+}
+
+struct Denial {
+    counter: u128,
+    /// The limit as it was, with the longest delay the caller would take.
+    limit: Limit,
+    /// The least that was refused.
+    cost: Cost,
+    /// When it was asked, by the local clock, and by the store's.
+    sent: Nanos,
+    at: Nanos,
+    until: Nanos,
+    /// What every limit of that request said, by counter and limit.
+    said: SmallVec<[(u128, u32, Reading); 2]>,
+}
+
+impl<S: Store, R: Runtime> DenyCache<S, R> {
+    /// Remembers `most` refusals of `store`, each for `at_most` at most.
+    pub fn new(store: S, runtime: R, most: usize, at_most: Nanos) -> Self {
+        DenyCache {
+            store,
+            runtime,
+            places: (0..most.max(1)).map(|_| Mutex::default()).collect(),
+            at_most,
+        }
+    }
+
+    /// The store behind it.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    fn place(&self, counter: u128) -> &Mutex<Option<Denial>> {
+        let at = (counter ^ (counter >> 64)) as u64 % self.places.len() as u64;
+        &self.places[at as usize]
+    }
+
+    /// A refusal that still stands, if one is known and all the request asks about is known with it.
+    fn known(&self, set: &ChargeSet<'_>) -> Option<Outcome> {
+        let now = self.runtime.now();
+        let enforced = set.charges.iter().filter(|c| c.role == Role::Enforce);
+        enforced.into_iter().find_map(|charge| {
+            let place = self.place(charge.counter()).lock();
+            let denial = place.as_ref()?;
+            let stands = denial.counter == charge.counter()
+                && now < denial.until
+                && charge.cost >= denial.cost
+                && *charge.limit == denial.limit;
+            if !stands {
+                return None;
+            }
+            denial.again(set, now.since(denial.sent))
+        })
+    }
+
+    fn remember(&self, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
+        if outcome.admitted || outcome.source != Source::Exact {
+            return;
+        }
+        let said = || {
+            let each = set.charges.iter().zip(&outcome.readings);
+            each.map(|(charge, reading)| (charge.counter(), charge.limit.tag(), *reading))
+        };
+        for (charge, reading) in set.charges.iter().zip(&outcome.readings) {
+            let Verdict::Deny {
+                retry: Retry::After(wait),
+            } = reading.verdict
+            else {
+                continue;
+            };
+            // Named twice in one set, a counter refuses the sum, not the cost.
+            let named = set
+                .charges
+                .iter()
+                .filter(|c| c.counter() == charge.counter());
+            if charge.role != Role::Enforce || named.count() > 1 {
+                continue;
+            }
+            let denial = Denial {
+                counter: charge.counter(),
+                limit: charge.limit.as_ref().clone(),
+                cost: charge.cost,
+                sent,
+                at: outcome.at,
+                until: sent.plus(wait.min(self.at_most)),
+                said: said().collect(),
+            };
+            *self.place(charge.counter()).lock() = Some(denial);
+        }
+    }
+
+    fn forget(&self, set: &ChargeSet<'_>) {
+        for charge in &set.charges {
+            let mut place = self.place(charge.counter()).lock();
+            if place
+                .as_ref()
+                .is_some_and(|d| d.counter == charge.counter())
+            {
+                *place = None;
+            }
+        }
+    }
+}
+
+impl Denial {
+    /// The same answer, `passed` later.
+    fn again(&self, set: &ChargeSet<'_>, passed: Nanos) -> Option<Outcome> {
+        let readings = set.charges.iter().map(|charge| {
+            let mut said = self.said.iter();
+            let found = said.find(|(counter, tag, _)| {
+                *counter == charge.counter() && *tag == charge.limit.tag()
+            });
+            found.map(|(_, _, reading)| later(*reading, passed))
+        });
+        Some(Outcome {
+            admitted: false,
+            readings: readings.collect::<Option<_>>()?,
+            seen: Vec::new(),
+            at: self.at.plus(passed),
+            source: Source::DenyCache,
+            clock_stepped: false,
+        })
+    }
+}
+
+fn later(reading: Reading, passed: Nanos) -> Reading {
+    let verdict = match reading.verdict {
+        Verdict::Deny {
+            retry: Retry::After(wait),
+        } => Verdict::Deny {
+            retry: Retry::After(wait.since(passed)),
+        },
+        same => same,
+    };
+    Reading {
+        verdict,
+        figures: Figures {
+            remaining: reading.figures.remaining,
+            reset_after: reading.figures.reset_after.since(passed),
+            more_after: reading.figures.more_after.since(passed),
+        },
+    }
+}
+
+impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
+    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        if let Some(known) = self.known(set) {
+            return Ok(known);
+        }
+        let sent = self.runtime.now();
+        let outcome = self.store.charge(set).await?;
+        self.remember(set, &outcome, sent);
+        Ok(outcome)
+    }
+
+    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.store.peek(set).await
+    }
+
+    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+        let refunded = self.store.refund(refund).await;
+        self.forget(&refund.set);
+        refunded
+    }
+
+    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
+        self.store.grant(charge).await
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.store.force(set).await
+    }
+
+    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
+        self.store.seed(seeds).await
+    }
+
+    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.store.hold(hold).await
+    }
+
+    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
+        self.store.release(hold).await
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
+        self.store.inspect(set).await
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
+        let forgotten = self.store.reset(set).await;
+        self.forget(set);
+        forgotten
+    }
+}

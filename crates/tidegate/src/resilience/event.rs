@@ -1,0 +1,35 @@
+//! What a node without its store tells about it, once per change and never per request.
+
+use std::sync::Arc;
+
+use tidegate_core::store::Life;
+
+/// Something about the store changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The store is no longer asked.
+    BreakerOpened,
+    /// It is asked again.
+    BreakerClosed,
+    /// The store has lost counts, or another took over. Decisions are local from here on.
+    Lost,
+    /// What this node remembers is in the store.
+    Seeded {
+        /// The life it was merged into.
+        life: Life,
+        /// How many counters.
+        counters: usize,
+    },
+    /// Decisions are exact again.
+    Exact,
+    /// Local spending was charged to the store.
+    Pushed {
+        /// How many counters.
+        counters: usize,
+        /// How many units.
+        units: u64,
+    },
+}
+
+/// Someone who wants to know. It must neither wait nor fail.
+pub type Watcher = Arc<dyn Fn(Event) + Send + Sync>;

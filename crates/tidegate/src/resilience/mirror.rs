@@ -1,0 +1,168 @@
+//! What this node has last seen of every counter it charged: its part of the memory that survives
+//! when the store's does not.
+//!
+//! Bounded. Two accounts of one counter are merged by maximum, so that answers may arrive in any
+//! order; a store whose clock was set back far is believed as it is. A store that holds less than it
+//! did is doubted, and believed once it has said that it is the same: something was given back.
+
+use tidegate_core::algorithms::{PATIENCE, State};
+use tidegate_core::store::{Charge, Seen};
+use tidegate_core::units::Nanos;
+
+use super::counters::{Counters, Part};
+use super::owned::OwnedCharge;
+
+/// The last states seen.
+pub(super) struct Mirror {
+    counters: Counters<Remembered>,
+}
+
+struct Remembered {
+    charge: OwnedCharge,
+    state: State,
+    /// When it can be forgotten, by the store's clock.
+    fresh_at: Nanos,
+    /// When it was seen, by the store's clock.
+    at: Nanos,
+    /// Whether the local share already knows.
+    told: bool,
+    /// Since when, by the local clock, the store has been found to hold less.
+    doubted: Option<Nanos>,
+}
+
+/// The local time, and that of the last question after the store's life that was answered well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hearing {
+    pub(super) now: Nanos,
+    pub(super) confirmed: Nanos,
+}
+
+impl Mirror {
+    pub(super) fn new(most: usize) -> Self {
+        Mirror {
+            counters: Counters::new(most),
+        }
+    }
+
+    /// Takes note of a counter as the store holds it. Whether that leaves a doubt.
+    pub(super) fn note(&self, charge: &Charge<'_>, seen: &Seen, at: Nanos, by: Hearing) -> bool {
+        let (counter, limit) = (charge.counter(), charge.limit.as_ref());
+        let mut part = self.counters.part(counter);
+        if let Some(known) = part.get_mut(&counter) {
+            let same = known.charge.limit.tag() == limit.tag();
+            if !same {
+                known.charge = OwnedCharge::of(charge);
+            }
+            let set_back = known.at.since(at) > PATIENCE;
+            let live = known.fresh_at > at;
+            known.told = false;
+            if same && live && !set_back {
+                return known.merge(&seen.state, at, by);
+            }
+            known.take(seen.state.clone(), at);
+            return false;
+        }
+        if !self.counters.has_room(&part) && !Self::make_room(&mut part, at) {
+            return false;
+        }
+        let mut remembered = Remembered {
+            charge: OwnedCharge::of(charge),
+            fresh_at: at,
+            state: seen.state.clone(),
+            at,
+            told: false,
+            doubted: None,
+        };
+        remembered.take(seen.state.clone(), at);
+        part.insert(counter, remembered);
+        false
+    }
+
+    /// Lets what needs no memory go; else what would have gone first. False if there is nothing.
+    fn make_room(part: &mut Part<Remembered>, at: Nanos) -> bool {
+        let before = part.len();
+        part.retain(|_, known| known.fresh_at > at);
+        if part.len() < before {
+            return true;
+        }
+        let first = part.iter().min_by_key(|(_, known)| known.fresh_at);
+        let first = first.map(|(counter, _)| *counter);
+        first.is_some_and(|counter| part.remove(&counter).is_some())
+    }
+
+    /// Whether a record of this counter should have been in the store at its time `at`. An answer
+    /// from before the counter was last seen says nothing: answers overtake each other.
+    pub(super) fn holds_live(&self, charge: &Charge<'_>, at: Nanos) -> bool {
+        let counter = charge.counter();
+        let part = self.counters.part(counter);
+        part.get(&counter).is_some_and(|known| {
+            let same = known.charge.limit.tag() == charge.limit.tag();
+            same && known.at < at && at < known.fresh_at
+        })
+    }
+
+    /// When the store will hold nothing of this counter, as far as it was seen.
+    pub(super) fn empties_at(&self, charge: &Charge<'_>) -> Option<Nanos> {
+        let counter = charge.counter();
+        let part = self.counters.part(counter);
+        part.get(&counter).map(|known| known.fresh_at)
+    }
+
+    /// The state of a counter, if it is news to the local share.
+    pub(super) fn news(&self, charge: &Charge<'_>) -> Option<State> {
+        let counter = charge.counter();
+        let mut part = self.counters.part(counter);
+        let known = part.get_mut(&counter)?;
+        if known.told || known.charge.limit.tag() != charge.limit.tag() {
+            return None;
+        }
+        known.told = true;
+        Some(known.state.clone())
+    }
+
+    /// Everything that still matters at the store's time `at`.
+    pub(super) fn all(&self, at: Nanos) -> Vec<(OwnedCharge, State)> {
+        let mut all = Vec::new();
+        for part in self.counters.parts() {
+            let live = part.values().filter(|known| known.fresh_at > at);
+            all.extend(live.map(|known| (known.charge.clone(), known.state.clone())));
+        }
+        all
+    }
+
+    /// Forgets a counter that was reset on purpose.
+    pub(super) fn forget(&self, counter: u128) {
+        self.counters.part(counter).remove(&counter);
+    }
+}
+
+impl Remembered {
+    /// The store's word is all there is.
+    fn take(&mut self, mut state: State, at: Nanos) {
+        let limit = &self.charge.limit;
+        let moment = limit.advance(&mut state, at);
+        self.fresh_at = limit.fresh_at(&state, moment);
+        (self.state, self.at, self.doubted) = (state, at, None);
+    }
+
+    /// The larger of what is known and what was seen.
+    fn merge(&mut self, seen: &State, at: Nanos, by: Hearing) -> bool {
+        let limit = &self.charge.limit;
+        let (mut seen, mut merged) = (seen.clone(), seen.clone());
+        limit.merge(&mut merged, &self.state, at);
+        let moment = limit.advance(&mut merged, at);
+        limit.advance(&mut seen, at);
+        let less = merged != seen && self.at < at;
+        if less && self.doubted.is_some_and(|since| since < by.confirmed) {
+            self.take(seen, at);
+            return false;
+        }
+        self.fresh_at = limit.fresh_at(&merged, moment);
+        (self.state, self.at) = (merged, self.at.max(at));
+        self.doubted = match less {
+            true => self.doubted.or(Some(by.now)),
+            false => None,
+        };
+        less
+    }
+}

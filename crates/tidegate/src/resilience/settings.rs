@@ -1,0 +1,101 @@
+//! The numbers of the resilience parts, each with its reason.
+
+use tidegate_core::store::NodeId;
+use tidegate_core::units::Nanos;
+
+/// How a node gets along without its store.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long a decision waits for the store where its rule says nothing. Several times the round
+    /// trip within a zone, and nothing a client would notice.
+    pub budget: Nanos,
+    /// Calls to the store in flight; beyond it the store counts as away. Bounds what a hang can pile
+    /// up.
+    pub in_flight: usize,
+    /// When to stop asking.
+    pub breaker: BreakerSettings,
+    /// How often the store is asked how it is, give or take a tenth.
+    pub ping_every: Nanos,
+    /// The same while the node waits for the others after a loss.
+    pub ping_in_recovery: Nanos,
+    /// What all nodes together admit while the store is away, in hundredths of each limit. Less than
+    /// all of it, because nodes that died are still counted on and clocks differ.
+    pub share_percent: u32,
+    /// How many nodes there are, if someone said so. The list of beats wins if it is longer.
+    pub nodes: Option<u32>,
+    /// The list of nodes as last known, from before a restart.
+    pub roster: Vec<NodeId>,
+    /// Subjects whose last state is remembered, and subjects whose local spending is.
+    pub remembered: usize,
+    /// The longest wait for other nodes to merge what they remember.
+    pub recovery: Nanos,
+    /// The start of pushing is spread over this, so that nodes do not all push at once.
+    pub push_spread: Nanos,
+    /// How long local spending waits to be pushed while the store answers: a single late answer must
+    /// not keep a subject away from its counter.
+    pub push_soon: Nanos,
+    /// Counters pushed at once, and how long to wait before the next batch.
+    pub push_batch: usize,
+    /// The pause between batches.
+    pub push_pause: Nanos,
+    /// Refusals remembered.
+    pub denials: usize,
+    /// The longest a refusal is remembered: capacity may come back early by a refund elsewhere.
+    pub denied_at_most: Nanos,
+}
+
+/// When a breaker opens and closes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BreakerSettings {
+    /// Failures in a row that open it.
+    pub in_a_row: u32,
+    /// Or half of this many calls and more within `window`.
+    pub half_of: u32,
+    /// See `half_of`.
+    pub window: Nanos,
+    /// Good pings that close it.
+    pub good_pings: u32,
+    /// The most pings it may come to ask for.
+    pub most_pings: u32,
+    /// Opening again this soon after closing doubles the pings asked for.
+    pub too_soon: Nanos,
+}
+
+impl Default for BreakerSettings {
+    fn default() -> Self {
+        BreakerSettings {
+            in_a_row: 5,
+            half_of: 20,
+            window: Nanos::from_secs(10),
+            good_pings: 3,
+            most_pings: 24,
+            too_soon: Nanos::from_secs(10),
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            budget: Nanos::from_millis(5),
+            in_flight: 4_096,
+            breaker: BreakerSettings::default(),
+            ping_every: Nanos::from_millis(200),
+            ping_in_recovery: Nanos::from_millis(20),
+            share_percent: 80,
+            nodes: None,
+            roster: Vec::new(),
+            remembered: 100_000,
+            recovery: Nanos::from_secs(1),
+            push_spread: Nanos::from_millis(150),
+            push_soon: Nanos::from_millis(10),
+            push_batch: 500,
+            push_pause: Nanos::from_millis(10),
+            denials: 16_384,
+            denied_at_most: Nanos::from_secs(1),
+        }
+    }
+}
+
+/// The number of nodes to reckon with when nobody said how many there are.
+pub(super) const NODES_UNKNOWN: u32 = 8;

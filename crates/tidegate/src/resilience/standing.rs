@@ -1,0 +1,337 @@
+//! Whether this node may believe the store, and with whom it shares it.
+//!
+//! A store that lost counts is believed again when every node of the last list has merged what it
+//! remembers, or after a while. Pure: vitals and time go in.
+
+use tidegate_core::algorithms::Division;
+use tidegate_core::store::{Beat, Life, NodeId, Vitals};
+use tidegate_core::units::Nanos;
+
+use super::settings::{NODES_UNKNOWN, Settings};
+use crate::runtime::mix;
+
+/// How long a node may be missing from the list before it no longer counts.
+const MISSED: Nanos = Nanos::from_secs(5);
+
+/// How long it may take until every node that lives is listed: a few pings.
+const LISTED: Nanos = Nanos::from_secs(1);
+
+/// What a node knows about its store and its peers.
+#[derive(Clone, Debug)]
+pub(super) struct Standing {
+    me: NodeId,
+    phase: Phase,
+    life: Option<Life>,
+    seeded: Option<Life>,
+    /// The nodes as last listed, and since when each has been missing.
+    roster: Vec<(NodeId, Option<Nanos>)>,
+    listing: Listing,
+    nodes: Option<u32>,
+    share_percent: u32,
+    patience: Nanos,
+}
+
+/// Whether the list of nodes can be complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Listing {
+    /// No: the store has not been heard.
+    Unheard,
+    /// It has, since then: others may be just about to be listed.
+    Filling { since: Nanos },
+    /// Whoever was there has had time to be listed.
+    Complete,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// The store has not been met yet.
+    Unmet,
+    /// It is believed.
+    Exact,
+    /// It lost counts; the nodes are putting back what they remember.
+    Recovering { since: Nanos },
+}
+
+/// What is to be done after vitals were heard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// Nothing: the store is believed.
+    Nothing,
+    /// Merge what is remembered.
+    Seed,
+    /// Wait for the others.
+    Wait,
+    /// The store is believed again.
+    Believe,
+}
+
+impl Standing {
+    pub(super) fn new(me: NodeId, settings: &Settings) -> Self {
+        Standing {
+            me,
+            phase: Phase::Unmet,
+            life: None,
+            seeded: None,
+            roster: settings.roster.iter().map(|node| (*node, None)).collect(),
+            listing: match settings.roster.is_empty() {
+                true => Listing::Unheard,
+                false => Listing::Complete,
+            },
+            nodes: settings.nodes,
+            share_percent: settings.share_percent,
+            patience: settings.recovery,
+        }
+    }
+
+    /// The life the store is known by.
+    pub(super) fn life(&self) -> Option<Life> {
+        self.life
+    }
+
+    pub(super) fn is_exact(&self) -> bool {
+        self.phase == Phase::Exact
+    }
+
+    pub(super) fn is_recovering(&self) -> bool {
+        matches!(self.phase, Phase::Recovering { .. })
+    }
+
+    /// What to tell the others.
+    pub(super) fn beat(&self) -> Beat {
+        Beat {
+            node: self.me,
+            seeded: self.seeded,
+        }
+    }
+
+    /// The store has lost counts. Whether that is news.
+    pub(super) fn lost(&mut self, now: Nanos) -> bool {
+        if self.phase != Phase::Exact {
+            return false;
+        }
+        self.phase = Phase::Recovering { since: now };
+        self.seeded = None;
+        true
+    }
+
+    /// The store can be asked again: the others are given their time from here on.
+    pub(super) fn reachable(&mut self, now: Nanos) {
+        if let Phase::Recovering { since } = &mut self.phase {
+            *since = now;
+        }
+    }
+
+    /// The store did not answer: who is missing from its list is not known.
+    pub(super) fn unheard(&mut self) {
+        for (_, missing) in &mut self.roster {
+            *missing = None;
+        }
+        if self.listing != Listing::Complete {
+            self.listing = Listing::Unheard;
+        }
+    }
+
+    /// The store told how it is and who is there.
+    pub(super) fn heard(&mut self, vitals: &Vitals, now: Nanos) -> Next {
+        match self.life {
+            Some(known) if known == vitals.life => {}
+            Some(_) => {
+                self.phase = Phase::Recovering { since: now };
+                self.seeded = None;
+            }
+            // Whoever has just started remembers nothing, but the others may be about to.
+            None => {
+                self.phase = Phase::Recovering { since: now };
+                self.seeded = Some(vitals.life);
+            }
+        }
+        self.life = Some(vitals.life);
+        self.listing = match self.listing {
+            Listing::Unheard => Listing::Filling { since: now },
+            Listing::Filling { since } if now.since(since) >= LISTED => Listing::Complete,
+            same => same,
+        };
+        let Phase::Recovering { since } = self.phase else {
+            self.list(vitals, now);
+            return Next::Nothing;
+        };
+        if self.seeded != self.life {
+            return Next::Seed;
+        }
+        if !self.all_seeded(vitals) && now.since(since) < self.patience {
+            return Next::Wait;
+        }
+        self.phase = Phase::Exact;
+        self.list(vitals, now);
+        Next::Believe
+    }
+
+    /// All that this node remembers is in the store.
+    pub(super) fn seeded(&mut self, life: Life) {
+        self.seeded = Some(life);
+    }
+
+    fn all_seeded(&self, vitals: &Vitals) -> bool {
+        let seeded = |node: &NodeId| {
+            let mut beats = vitals.beats.iter();
+            beats.any(|beat| beat.node == *node && beat.seeded == Some(vitals.life))
+        };
+        let here = || vitals.beats.iter().map(|beat| beat.node);
+        let others = |node: &NodeId| *node != self.me;
+        match self.roster.is_empty() {
+            true => here().filter(others).all(|node| seeded(&node)),
+            false => {
+                let roster = self.roster.iter().map(|(node, _)| node);
+                roster.filter(|node| others(node)).all(seeded)
+            }
+        }
+    }
+
+    /// Who is not listed stays on the roster for a while: after an outage the list is empty and fills
+    /// as nodes come back, and whoever took it at its word would hold the shares of all the others.
+    fn list(&mut self, vitals: &Vitals, now: Nanos) {
+        let listed = |node: NodeId| vitals.beats.iter().any(|beat| beat.node == node);
+        for (node, missing) in &mut self.roster {
+            let since = *missing.get_or_insert(now);
+            *missing = (!listed(*node)).then_some(since);
+        }
+        let me = self.me;
+        let here = |missing: Option<Nanos>| missing.is_none_or(|at| now.since(at) < MISSED);
+        self.roster
+            .retain(|(node, missing)| *node == me || here(*missing));
+        let own = Beat {
+            node: me,
+            seeded: None,
+        };
+        for beat in vitals.beats.iter().chain([&own]) {
+            if !self.roster.iter().any(|(node, _)| *node == beat.node) {
+                self.roster.push((beat.node, None));
+            }
+        }
+    }
+
+    /// How many nodes to reckon with.
+    pub(super) fn nodes(&self) -> u32 {
+        let listed = u32::try_from(self.roster.len()).unwrap_or(u32::MAX);
+        let known = listed.max(self.nodes.unwrap_or(0));
+        match (self.listing, self.nodes) {
+            (Listing::Complete, _) | (_, Some(_)) => known,
+            (_, None) => known.max(NODES_UNKNOWN),
+        }
+    }
+
+    /// This node's part of the limits of one counter. Which nodes hold what cannot be divided is
+    /// settled by rendezvous: each node can tell by itself, and each counter has its own.
+    pub(super) fn division(&self, counter: u128) -> Division {
+        let weight = |node: NodeId| mix(node.0 ^ mix(counter as u64 ^ (counter >> 64) as u64));
+        let own = weight(self.me);
+        let ahead = self.roster.iter().filter(|(node, _)| weight(*node) > own);
+        let place = u32::try_from(ahead.count()).unwrap_or(u32::MAX);
+        let own_place = self.roster.iter().any(|(node, _)| *node == self.me);
+        let listed = own_place && self.listing == Listing::Complete;
+        Division {
+            percent: self.share_percent,
+            nodes: self.nodes(),
+            place: listed.then_some(place),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = Nanos::from_secs(1);
+
+    fn vitals(life: u64, beats: &[(u64, Option<u64>)]) -> Vitals {
+        let beat = |(node, seeded): &(u64, Option<u64>)| Beat {
+            node: NodeId(*node),
+            seeded: seeded.map(Life),
+        };
+        Vitals {
+            life: Life(life),
+            at: Nanos::ZERO,
+            beats: beats.iter().map(beat).collect(),
+        }
+    }
+
+    fn settled() -> Standing {
+        let mut standing = Standing::new(NodeId(1), &Settings::default());
+        let first = standing.heard(&vitals(7, &[(1, None), (2, Some(7))]), SECOND);
+        assert_eq!(first, Next::Believe);
+        standing.listing = Listing::Complete;
+        standing
+    }
+
+    #[test]
+    fn a_store_just_met_is_believed_when_those_who_know_it_do() {
+        let mut standing = Standing::new(NodeId(1), &Settings::default());
+        assert_eq!(standing.nodes(), 8);
+        let recovering = vitals(7, &[(1, None), (2, Some(6))]);
+        assert_eq!(standing.heard(&recovering, SECOND), Next::Wait);
+        let done = vitals(7, &[(1, Some(7)), (2, Some(7))]);
+        assert_eq!(standing.heard(&done, SECOND), Next::Believe);
+        assert_eq!(standing.nodes(), 8, "others may be about to be listed");
+        assert_eq!(standing.division(1).place, None);
+        standing.heard(&done, Nanos::from_secs(2));
+        assert_eq!(standing.nodes(), 2);
+    }
+
+    #[test]
+    fn a_new_life_is_seeded_and_believed_when_all_have_done_so_or_after_a_second() {
+        for (at, beats, want) in [
+            (1_100, &[(1, Some(8)), (2, Some(7))][..], Next::Wait),
+            (1_100, &[(1, Some(8)), (2, Some(8))], Next::Believe),
+            (1_100, &[(1, Some(8))], Next::Wait),
+            (2_000, &[(1, Some(8))], Next::Believe),
+        ] {
+            let mut standing = settled();
+            assert_eq!(standing.heard(&vitals(8, &[]), SECOND), Next::Seed);
+            assert!(!standing.is_exact());
+            standing.seeded(Life(8));
+            let heard = standing.heard(&vitals(8, beats), Nanos::from_millis(at));
+            assert_eq!(heard, want, "{at} {beats:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_gone_from_the_same_life_is_put_back_by_this_node_alone() {
+        let mut standing = settled();
+        assert!(standing.lost(SECOND) && !standing.lost(SECOND));
+        let peers = vitals(7, &[(1, None), (2, Some(7))]);
+        assert_eq!(standing.heard(&peers, SECOND), Next::Seed);
+        standing.seeded(Life(7));
+        assert_eq!(standing.heard(&peers, SECOND), Next::Believe);
+    }
+
+    /// The list is empty after an outage. The first to come back once took all shares for its own.
+    #[test]
+    fn a_node_counts_until_it_was_missing_for_a_while_of_good_pings() {
+        let mut standing = settled();
+        let alone = vitals(7, &[(1, Some(7))]);
+        for (at, nodes) in [(2, 2), (6, 2), (7, 1)] {
+            standing.heard(&alone, Nanos::from_secs(at));
+            assert_eq!(standing.nodes(), nodes, "at {at} s");
+        }
+        let mut standing = settled();
+        standing.heard(&alone, Nanos::from_secs(2));
+        standing.unheard();
+        standing.heard(&alone, Nanos::from_secs(60));
+        assert_eq!(standing.nodes(), 2);
+    }
+
+    #[test]
+    fn places_of_all_nodes_differ() {
+        let ids = [1, 2, 3, 4].map(NodeId);
+        let settings = Settings {
+            roster: ids.to_vec(),
+            ..Settings::default()
+        };
+        for counter in 0..100 {
+            let place = |me| Standing::new(me, &settings).division(counter).place;
+            let mut places = ids.map(place);
+            places.sort_unstable();
+            assert_eq!(places, [0, 1, 2, 3].map(Some));
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The runtime of production: the machine's clock and tokio.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tidegate_core::units::Nanos;
+
+use super::{Runtime, mix};
+
+/// The machine's clock and tokio's tasks. Needs a tokio runtime around it.
+#[derive(Clone, Debug)]
+pub struct TokioRuntime {
+    started: Instant,
+    drawn: Arc<AtomicU64>,
+}
+
+impl TokioRuntime {
+    /// A runtime with randomness of its own.
+    ///
+    /// # Errors
+    /// When the operating system has no randomness.
+    pub fn new() -> Result<Self, getrandom::Error> {
+        Ok(TokioRuntime {
+            started: Instant::now(),
+            drawn: Arc::new(AtomicU64::new(getrandom::u64()?)),
+        })
+    }
+}
+
+impl Runtime for TokioRuntime {
+    fn now(&self) -> Nanos {
+        self.started.elapsed().into()
+    }
+
+    fn sleep(&self, span: Nanos) -> impl Future<Output = ()> + Send + 'static {
+        tokio::time::sleep(span.duration())
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(task);
+    }
+
+    fn random(&self) -> u64 {
+        mix(self.drawn.fetch_add(GOLDEN, Ordering::Relaxed))
+    }
+}
+
+/// The step of SplitMix64.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_run_beside_their_maker_and_sleep_no_less_than_told() {
+        let tokio = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let runtime = TokioRuntime::new().unwrap();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let slept = tokio.block_on(async {
+            let (began, own) = (runtime.now(), runtime.clone());
+            runtime.spawn(async move {
+                own.sleep(Nanos::from_millis(2)).await;
+                sender.send(own.now()).unwrap();
+            });
+            receiver.await.unwrap().since(began)
+        });
+        assert!(slept >= Nanos::from_millis(2));
+        assert_ne!(runtime.random(), runtime.random());
+    }
+}
