@@ -38,6 +38,7 @@ pub mod live;
 pub mod observe;
 mod policy;
 mod receipt;
+pub mod resilience;
 mod secret;
 pub mod stores;
 mod throttle;
