@@ -5,12 +5,13 @@
 //! each limit (`local`) when the store cannot be asked or believed; `guard` is the store behind
 //! `deadline`, `bulkhead` and `breaker`. Beside them `node` pings, puts the `mirror` back into a store
 //! that lost counts, and charges what is `owed`; `standing` knows when the store may be believed and
-//! who else shares it; `store_clock` tells the store's time. Each is a store around a store or a pure
+//! who else shares it; `store_clock` tells the store's time and `clock_watch` whether it is off. Each is a store around a store or a pure
 //! state machine, and none knows which store it is. Time, tasks and chance come from a
 //! [`Runtime`](crate::runtime::Runtime), so the simulator runs this very code.
 
 mod breaker;
 mod bulkhead;
+mod clock_watch;
 mod counters;
 mod deadline;
 mod deny_cache;
@@ -30,6 +31,7 @@ use tidegate_core::store::{NodeId, Probe, Store};
 use tidegate_core::units::Nanos;
 
 pub use self::breaker::{Breaker, Change};
+pub use self::clock_watch::{ClockNews, ClockWatch, Level, Offset, Tolerance};
 pub use self::deny_cache::DenyCache;
 pub use self::event::{Event, Watcher};
 pub use self::fallback::Fallback;

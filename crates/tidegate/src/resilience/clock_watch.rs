@@ -1,0 +1,279 @@
+//! How far the store's clock and this node's wall clock are apart, and whether that is worth an alarm.
+//!
+//! One exchange says it to half its round trip. Of the last eight the one with the shortest round trip
+//! is believed, unless a later one contradicts it: then a clock was set, and what was known before
+//! counts no more. Decisions never use the offset itself, they use the store's time; but windows that
+//! follow the calendar and headers that name a date are wrong by it.
+
+use std::collections::VecDeque;
+
+use tidegate_core::units::Nanos;
+
+/// Exchanges that are remembered.
+const KEPT: usize = 8;
+/// How fast clocks may drift apart before it counts as a step: 500 ppm, what slewing is allowed.
+const DRIFT_PER_SECOND: u64 = 500_000;
+
+/// How much disagreement is tolerated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tolerance {
+    /// Worth a warning.
+    pub warn: Nanos,
+    /// Worth waking someone.
+    pub alarm: Nanos,
+}
+
+impl Default for Tolerance {
+    fn default() -> Self {
+        Tolerance {
+            warn: Nanos::from_millis(20),
+            alarm: Nanos::from_millis(50),
+        }
+    }
+}
+
+/// How far the store is ahead of this node. Negative: behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offset {
+    /// In nanoseconds.
+    pub nanos: i64,
+    /// How far off that may be: half a round trip.
+    pub error: Nanos,
+}
+
+impl Offset {
+    /// The least disagreement that this proves.
+    fn proven(self) -> Nanos {
+        Nanos::new(self.nanos.unsigned_abs()).since(self.error)
+    }
+}
+
+/// What the disagreement calls for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Level {
+    /// Nothing.
+    #[default]
+    Fine,
+    /// A warning.
+    Warn,
+    /// An alarm.
+    Alarm,
+}
+
+/// Something to tell, once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClockNews {
+    /// The level changed.
+    Level {
+        /// From now on.
+        level: Level,
+        /// What was measured.
+        offset: Offset,
+    },
+    /// A clock was set, or another store took over.
+    Jumped {
+        /// How far the offset moved, in nanoseconds.
+        by: i64,
+    },
+}
+
+/// One exchange with the store.
+#[derive(Clone, Copy, Debug)]
+struct Exchange {
+    at: Nanos,
+    offset: Offset,
+}
+
+/// Watches one store node's clock.
+#[derive(Debug, Default)]
+pub struct ClockWatch {
+    tolerance: Tolerance,
+    exchanges: VecDeque<Exchange>,
+    level: Level,
+}
+
+impl ClockWatch {
+    /// A watch that knows nothing yet.
+    pub fn new(tolerance: Tolerance) -> Self {
+        ClockWatch {
+            tolerance,
+            ..ClockWatch::default()
+        }
+    }
+
+    /// The store said it was `store`; the question went out when the wall clock read `sent`, and
+    /// the answer was there `took` later. What is to be told of it: at most a jump and a level.
+    pub fn note(&mut self, sent: Nanos, took: Nanos, store: Nanos) -> Vec<ClockNews> {
+        let half = Nanos::new(took.get() / 2);
+        let now = Exchange {
+            at: sent,
+            offset: Offset {
+                nanos: difference(store, sent.plus(half)),
+                error: took.since(half),
+            },
+        };
+        let mut news = Vec::new();
+        if let Some(by) = self.jump(&now) {
+            self.exchanges.clear();
+            news.push(ClockNews::Jumped { by });
+        }
+        if self.exchanges.len() == KEPT {
+            self.exchanges.pop_front();
+        }
+        self.exchanges.push_back(now);
+        news.extend(self.change());
+        news
+    }
+
+    /// The best estimate, once there was an answer.
+    pub fn offset(&self) -> Option<Offset> {
+        let best = self.exchanges.iter().min_by_key(|one| one.offset.error);
+        best.map(|best| best.offset)
+    }
+
+    /// What the present disagreement calls for.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// How far the offset moved, if the newest exchange cannot be true together with the best one.
+    fn jump(&self, now: &Exchange) -> Option<i64> {
+        let best = self.exchanges.iter().min_by_key(|one| one.offset.error)?;
+        let seconds = now.at.since(best.at).secs_up().saturating_add(1);
+        let drift = Nanos::new(seconds.saturating_mul(DRIFT_PER_SECOND));
+        let possible = best.offset.error.plus(now.offset.error).plus(drift);
+        let by = now.offset.nanos.saturating_sub(best.offset.nanos);
+        (by.unsigned_abs() > possible.get()).then_some(by)
+    }
+
+    /// The level, if it is another. It falls only when the offset is a fifth below what raised it, so
+    /// that one at the edge does not flicker.
+    fn change(&mut self) -> Option<ClockNews> {
+        let offset = self.offset()?;
+        let proven = offset.proven();
+        let from = |bound: Nanos, level| match self.level >= level {
+            true => Nanos::new(bound.get() / 5 * 4),
+            false => bound,
+        };
+        let level = if proven >= from(self.tolerance.alarm, Level::Alarm) {
+            Level::Alarm
+        } else if proven >= from(self.tolerance.warn, Level::Warn) {
+            Level::Warn
+        } else {
+            Level::Fine
+        };
+        let changed = level != self.level;
+        self.level = level;
+        changed.then_some(ClockNews::Level { level, offset })
+    }
+}
+
+/// `a - b`, at most as far as 64 bits go.
+fn difference(a: Nanos, b: Nanos) -> i64 {
+    let span = |nanos: Nanos| i64::try_from(nanos.get()).unwrap_or(i64::MAX);
+    match a >= b {
+        true => span(a.since(b)),
+        false => -span(b.since(a)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Nanos = Nanos::from_secs(1_000_000);
+
+    /// An exchange `secs` after the start that took `took_ms`, with the store `ahead_ms` ahead.
+    fn exchange(watch: &mut ClockWatch, secs: u64, took_ms: u64, ahead_ms: i64) -> Vec<ClockNews> {
+        let sent = START.plus(Nanos::from_secs(secs));
+        let middle = sent.get() + took_ms * 500_000;
+        let store = middle.checked_add_signed(ahead_ms * 1_000_000).unwrap();
+        watch.note(sent, Nanos::from_millis(took_ms), Nanos::new(store))
+    }
+
+    fn levels(news: &[ClockNews]) -> Vec<Level> {
+        let level = |news: &ClockNews| match news {
+            ClockNews::Level { level, .. } => Some(*level),
+            ClockNews::Jumped { .. } => None,
+        };
+        news.iter().filter_map(level).collect()
+    }
+
+    #[test]
+    fn the_shortest_round_trip_is_believed() {
+        let mut watch = ClockWatch::default();
+        exchange(&mut watch, 0, 20, 3);
+        exchange(&mut watch, 1, 2, 7);
+        exchange(&mut watch, 2, 30, -2);
+        let offset = watch.offset().unwrap();
+        assert_eq!(offset.nanos, 7_000_000);
+        assert_eq!(offset.error, Nanos::from_millis(1));
+    }
+
+    #[test]
+    fn a_slow_exchange_proves_nothing() {
+        let mut watch = ClockWatch::default();
+        assert_eq!(exchange(&mut watch, 0, 200, 60), []);
+        assert_eq!(watch.level(), Level::Fine);
+    }
+
+    #[test]
+    fn levels_are_told_once_and_do_not_flicker() {
+        let mut watch = ClockWatch::default();
+        assert_eq!(levels(&exchange(&mut watch, 0, 2, 22)), [Level::Warn]);
+        assert_eq!(exchange(&mut watch, 1, 2, 22), []);
+        let mut watch = ClockWatch::default();
+        assert_eq!(levels(&exchange(&mut watch, 0, 2, 52)), [Level::Alarm]);
+        for secs in 1..20 {
+            assert_eq!(exchange(&mut watch, secs, 2, 50), [], "second {secs}");
+        }
+        let mut later = (20..60).flat_map(|secs| exchange(&mut watch, secs * 60, 2, 0));
+        assert!(matches!(
+            later.next(),
+            Some(ClockNews::Level {
+                level: Level::Fine,
+                ..
+            })
+        ));
+        assert_eq!(later.next(), None);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_is_noticed_at_once() {
+        let mut watch = ClockWatch::default();
+        for secs in 0..8 {
+            assert_eq!(exchange(&mut watch, secs, 1, 0), []);
+        }
+        let two_hours_ms = 2 * 3_600 * 1_000;
+        let news = exchange(&mut watch, 8, 1, two_hours_ms);
+        assert_eq!(
+            news[0],
+            ClockNews::Jumped {
+                by: two_hours_ms * 1_000_000
+            }
+        );
+        assert_eq!(levels(&news), [Level::Alarm]);
+        let back = exchange(&mut watch, 9, 1, 0);
+        assert_eq!(
+            back[0],
+            ClockNews::Jumped {
+                by: -two_hours_ms * 1_000_000
+            }
+        );
+        assert_eq!(levels(&back), [Level::Fine]);
+    }
+
+    #[test]
+    fn drift_is_no_jump() {
+        let mut watch = ClockWatch::default();
+        for hour in 0..48 {
+            let news = exchange(&mut watch, hour * 3_600, 1, hour.try_into().unwrap());
+            assert!(
+                !news
+                    .iter()
+                    .any(|news| matches!(news, ClockNews::Jumped { .. }))
+            );
+        }
+        assert!(watch.offset().unwrap().nanos >= 40_000_000);
+    }
+}
