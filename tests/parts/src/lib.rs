@@ -1,0 +1,21 @@
+//! The real parts tests run against, and the ways to break them.
+//!
+//! Everything listens on a free loopback port, lives in a folder of its own and ends when it is
+//! dropped. Nothing here knows Tidegate.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a part that cannot be started fails its test"
+)]
+
+mod cluster;
+mod proxy;
+mod sentinel;
+mod servers;
+mod shifted_clock;
+
+pub use cluster::Cluster;
+pub use proxy::{Fault, Proxy};
+pub use sentinel::{Sentinels, WATCHED};
+pub use servers::{Program, Server, free_port};
+pub use shifted_clock::ShiftedClock;

@@ -1,0 +1,278 @@
+//! A TCP proxy that breaks what passes through it, in ways that can be changed while it runs.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+/// What the proxy does to bytes. Requests always pass untouched; replies suffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing: bytes pass at once.
+    None,
+    /// Replies arrive this much later.
+    Delay(Duration),
+    /// One byte of a reply at a time, this far apart.
+    Trickle(Duration),
+    /// Connections are taken and nothing ever passes, in either direction.
+    BlackHole,
+    /// Requests pass, replies are swallowed: the other side acts, nobody hears of it.
+    Mute,
+    /// The connection is reset when the next reply comes.
+    Reset,
+    /// Half of the next reply passes, then the connection closes.
+    CutReply,
+    /// A byte in the middle of every reply is changed.
+    Corrupt,
+    /// New connections are refused by closing them at once, old ones are closed.
+    Closed,
+}
+
+/// A proxy in front of one address.
+pub struct Proxy {
+    address: SocketAddr,
+    fault: watch::Sender<Fault>,
+    target: Arc<Mutex<SocketAddr>>,
+    accepted: Arc<AtomicU64>,
+    serving: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Stands in front of `target`, without a fault.
+    ///
+    /// # Errors
+    /// When no loopback port is free.
+    pub async fn new(target: SocketAddr) -> io::Result<Proxy> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let (fault, seen) = watch::channel(Fault::None);
+        let target = Arc::new(Mutex::new(target));
+        let accepted = Arc::new(AtomicU64::new(0));
+        let serving = tokio::spawn(serve(
+            listener,
+            Arc::clone(&target),
+            seen,
+            Arc::clone(&accepted),
+        ));
+        Ok(Proxy {
+            address,
+            fault,
+            target,
+            accepted,
+            serving,
+        })
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From now on, for connections that are open too.
+    pub fn set(&self, fault: Fault) {
+        self.fault.send_replace(fault);
+    }
+
+    /// New connections go there.
+    pub fn aim_at(&self, target: SocketAddr) {
+        *self.target.lock() = target;
+    }
+
+    /// Connections taken so far.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.serving.abort();
+        self.fault.send_replace(Fault::Closed);
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    target: Arc<Mutex<SocketAddr>>,
+    fault: watch::Receiver<Fault>,
+    accepted: Arc<AtomicU64>,
+) {
+    while let Ok((client, _)) = listener.accept().await {
+        accepted.fetch_add(1, Ordering::Relaxed);
+        let target = *target.lock();
+        tokio::spawn(connection(client, target, fault.clone()));
+    }
+}
+
+async fn connection(client: TcpStream, target: SocketAddr, fault: watch::Receiver<Fault>) {
+    if *fault.borrow() == Fault::Closed {
+        return;
+    }
+    let Ok(server) = TcpStream::connect(target).await else {
+        return;
+    };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let mut closed = fault.clone();
+    tokio::select! {
+        () = requests(from_client, to_server, fault.clone()) => {}
+        () = replies(from_server, to_client, fault) => {}
+        _ = closed.wait_for(|fault| *fault == Fault::Closed) => {}
+    }
+}
+
+/// Waits for the end of a black hole; whether the proxy is still there then.
+async fn lit(fault: &mut watch::Receiver<Fault>) -> bool {
+    let ended = fault.wait_for(|fault| *fault != Fault::BlackHole);
+    ended.await.is_ok()
+}
+
+async fn requests(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut fault: watch::Receiver<Fault>,
+) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        if fault
+            .wait_for(|fault| *fault != Fault::BlackHole)
+            .await
+            .is_err()
+        {
+            return;
+        }
+        if to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+    // Nothing more is asked; what was asked is still to be answered.
+    let _ = to.shutdown().await;
+    std::future::pending().await
+}
+
+async fn replies(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut fault: watch::Receiver<Fault>,
+) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        let reply = &mut buffer[..read];
+        let now = *fault.borrow_and_update();
+        let passed = match now {
+            Fault::None | Fault::Closed => to.write_all(reply).await,
+            Fault::Delay(by) => {
+                sleep(by).await;
+                to.write_all(reply).await
+            }
+            Fault::Trickle(apart) => trickle(&mut to, reply, apart).await,
+            Fault::BlackHole if lit(&mut fault).await => to.write_all(reply).await,
+            Fault::BlackHole => return,
+            Fault::Mute => Ok(()),
+            Fault::Reset => {
+                let _ = to.as_ref().set_zero_linger();
+                to.forget();
+                return;
+            }
+            Fault::CutReply => {
+                let _ = to.write_all(&reply[..read / 2]).await;
+                return;
+            }
+            Fault::Corrupt => {
+                reply[read / 2] ^= 0x15;
+                to.write_all(reply).await
+            }
+        };
+        if passed.is_err() {
+            return;
+        }
+    }
+}
+
+async fn trickle(to: &mut OwnedWriteHalf, reply: &[u8], apart: Duration) -> io::Result<()> {
+    for byte in reply {
+        to.write_all(&[*byte]).await?;
+        sleep(apart).await;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that sends back what it gets, and the proxy before it.
+    async fn echo() -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let (mut from, mut to) = stream.split();
+                    let _ = tokio::io::copy(&mut from, &mut to).await;
+                });
+            }
+        });
+        Proxy::new(address).await.unwrap()
+    }
+
+    async fn ask(proxy: &Proxy, text: &[u8]) -> Vec<u8> {
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        stream.write_all(text).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard).await;
+        heard
+    }
+
+    #[tokio::test]
+    async fn bytes_pass_or_suffer_as_told() {
+        let proxy = echo().await;
+        assert_eq!(ask(&proxy, b"hello").await, b"hello");
+        proxy.set(Fault::Corrupt);
+        assert_eq!(ask(&proxy, b"hello").await, b"heylo");
+        proxy.set(Fault::CutReply);
+        assert_eq!(ask(&proxy, b"hello").await, b"he");
+        proxy.set(Fault::Trickle(Duration::from_millis(1)));
+        assert_eq!(ask(&proxy, b"hello").await, b"hello");
+        proxy.set(Fault::Mute);
+        assert_eq!(ask(&proxy, b"hello").await, b"");
+        proxy.set(Fault::Closed);
+        assert_eq!(ask(&proxy, b"hello").await, b"");
+        assert_eq!(proxy.accepted(), 6);
+    }
+
+    #[tokio::test]
+    async fn what_fell_into_a_black_hole_comes_out_when_it_ends() {
+        let proxy = echo().await;
+        proxy.set(Fault::BlackHole);
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        stream.write_all(b"late").await.unwrap();
+        let mut heard = [0; 4];
+        let waited = tokio::time::timeout(Duration::from_millis(50), stream.read(&mut heard));
+        assert!(waited.await.is_err());
+        proxy.set(Fault::None);
+        stream.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"late");
+    }
+
+    #[tokio::test]
+    async fn an_open_connection_is_reset() {
+        let proxy = echo().await;
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        proxy.set(Fault::Reset);
+        stream.write_all(b"x").await.unwrap();
+        let error = stream.read(&mut [0; 1]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+}

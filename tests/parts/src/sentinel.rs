@@ -1,0 +1,147 @@
+//! A primary, its replicas, and three sentinels that watch them.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::servers::{Program, Server, free_port, redis_cli, until};
+
+/// The name under which the sentinels know the primary.
+pub const WATCHED: &str = "counters";
+
+/// A watched primary.
+pub struct Sentinels {
+    /// The servers; the first is the primary until a failover.
+    pub servers: Vec<Server>,
+    watchers: Vec<Watcher>,
+}
+
+struct Watcher {
+    port: u16,
+    child: Child,
+    _folder: TempDir,
+}
+
+impl Sentinels {
+    /// A primary with `replicas`, and three sentinels that find a primary dead after 500 ms.
+    pub fn start(replicas: usize) -> Sentinels {
+        let primary = Server::redis7();
+        let of = primary.port().to_string();
+        let mut servers = vec![primary];
+        for _ in 0..replicas {
+            let options = [
+                "--replicaof",
+                "127.0.0.1",
+                &of,
+                "--repl-diskless-sync-delay",
+                "0",
+            ];
+            servers.push(Server::start(Program::Redis7, &options));
+        }
+        for replica in &servers[1..] {
+            until(
+                "a replica",
+                || replica.ask(&["ROLE"]),
+                |role| role.contains("connected"),
+            );
+        }
+        let watchers = (0..3).map(|_| Watcher::start(&servers[0])).collect();
+        let sentinels = Sentinels { servers, watchers };
+        for port in sentinels.ports() {
+            let ask = || redis_cli(port, &["SENTINEL", "CKQUORUM", WATCHED]);
+            until("a quorum", ask, |answer| answer.starts_with("OK 3"));
+            let ask = || redis_cli(port, &["SENTINEL", "REPLICAS", WATCHED]);
+            let known = |answer: &str| answer.matches("runid").count() >= replicas;
+            until("the replicas", ask, known);
+        }
+        sentinels
+    }
+
+    /// Where the sentinels listen, on loopback.
+    pub fn ports(&self) -> Vec<u16> {
+        self.watchers.iter().map(|watcher| watcher.port).collect()
+    }
+
+    /// The port of the primary, as the first sentinel that answers knows it.
+    pub fn primary(&self) -> u16 {
+        let ask = |port| redis_cli(port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", WATCHED]);
+        let answers = self.ports().into_iter().map(ask);
+        let mut ports = answers.filter_map(|answer| answer.lines().nth(1)?.parse().ok());
+        ports.next().expect("a sentinel that knows the primary")
+    }
+
+    /// Orders a failover; returns when another server is the primary.
+    pub fn fail_over(&self) {
+        let before = self.primary();
+        let port = self.ports()[0];
+        let order = || redis_cli(port, &["SENTINEL", "FAILOVER", WATCHED]);
+        until("a failover", order, |answer| answer == "OK");
+        self.moved_from(before);
+    }
+
+    /// Returns when another server than that on port `before` is the primary and says so itself.
+    pub fn moved_from(&self, before: u16) {
+        let ask = || self.primary().to_string();
+        until("a new primary", ask, |port| port != before.to_string());
+        let ask = || redis_cli(self.primary(), &["ROLE"]);
+        until("its role", ask, |role| role.starts_with("master"));
+    }
+}
+
+impl Watcher {
+    fn start(primary: &Server) -> Watcher {
+        let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
+        let path = folder.path().join("sentinel.conf");
+        let config = format!(
+            "port {port}\nbind 127.0.0.1\n\
+             sentinel monitor {WATCHED} 127.0.0.1 {} 2\n\
+             sentinel down-after-milliseconds {WATCHED} 500\n\
+             sentinel failover-timeout {WATCHED} 4000\n",
+            primary.port()
+        );
+        fs::write(&path, config).expect("a configuration");
+        let child = Command::new("redis-server")
+            .arg(path)
+            .arg("--sentinel")
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("no redis-server ({error}): run scripts/tools"));
+        let watcher = Watcher {
+            port,
+            child,
+            _folder: folder,
+        };
+        until(
+            "a sentinel",
+            || redis_cli(port, &["PING"]),
+            |answer| answer == "PONG",
+        );
+        watcher
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_primary_is_replaced() {
+        let mut sentinels = Sentinels::start(1);
+        let before = sentinels.primary();
+        assert_eq!(before, sentinels.servers[0].port());
+        sentinels.servers[0].kill();
+        sentinels.moved_from(before);
+        assert_eq!(sentinels.primary(), sentinels.servers[1].port());
+    }
+}
