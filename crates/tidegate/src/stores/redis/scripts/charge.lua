@@ -53,82 +53,108 @@ if plain and #plan == 60 and string.byte(plan, 4) == 1 then
     return struct.pack('<I7dI4', now, 1, #record) .. record
   end
 elseif plain then
-  -- Buckets, fixed and sliding windows.
-  local reply, values, expires, expired = {}, {}, {}, {}
-  local formats = { '<I7I1I1', '<I7I2I2', '<I7I3I3', '<I7I4I4' }
-  local admitted, key, record, at = 1, 0, nil, nil
+  -- Buckets, fixed and sliding windows. What is to be written waits until all have been judged: that
+  -- of the last record here, that of those before it in `waiting`.
+  local call, take, pack, ceil = redis.call, struct.unpack, struct.pack, math.ceil
+  local admitted, reply, waiting, key = 1, '', nil, 0
+  local record, at, value, expires, expired
   for from = 2, #plan, 59 do
-    local of, _, shape, cost, limit, a, b, c, unit = struct.unpack('<BBBdddddd', plan, from)
+    local of, _, shape, cost, limit, a, b, c, unit = take('<BBBdddddd', plan, from)
     if of ~= key then
-      key, record = of, redis.call('GET', KEYS[of]) or ''
-      local head = ARGV[1 + of]
-      reply[key] = struct.pack('<I4', #record) .. record
-      values[of], expires[of], expired[of], at = head, 1, 0, #head + 1
-      if record ~= '' and string.sub(record, 1, #head) ~= head then
+      if key > 0 then
+        waiting = waiting or {}
+        waiting[3 * key - 2], waiting[3 * key - 1], waiting[3 * key] = value, expires, expired
+      end
+      key, value, expires, expired = of, ARGV[1 + of], 1, 0
+      record, at = call('GET', KEYS[of]) or '', #value + 1
+      reply = reply .. pack('<I4', #record) .. record
+      if record ~= '' and string.sub(record, 1, at - 1) ~= value then
         plain = false
         break
       end
     end
-    local tick = unit == 1 and now or (now - now % unit) / unit
-    local first, second, third, fresh, was = nil, 0, 0, nil, 0
+    local tick, second = now, 1000000 / unit
+    if unit ~= 1 then
+      tick = (now - now % unit) / unit
+    end
+    local first, used, before, fresh, was = nil, 0, 0, nil, 0
     if shape == 1 then
       if record ~= '' then
-        first, second, at = struct.unpack('<I7I7', record, at)
-        was = first + math.ceil(second / c)
+        first, used, at = take('<I7I7', record, at)
+        plain = first <= tick
+        was = first + ceil(used / c)
         local drained = (tick - first) * c
-        second = drained < second and second - drained or 0
+        used = drained < used and used - drained or 0
       end
-      if second > b then
+      if used > b then
         admitted = 0
       end
-      second = second + a
-      plain = not first or first <= tick
-      fresh = tick + math.ceil(second / c)
-      values[key] = values[key] .. struct.pack('<I7I7', tick, second)
+      used = used + a
+      fresh = tick + ceil(used / c)
+      value = value .. pack('<I7I7', tick, used)
     else
-      local format, into = formats[shape % 8], (tick + b) % a
+      local into, size, format = (tick + b) % a, shape % 8, '<I7I1I1'
+      if size == 2 then
+        format = '<I7I2I2'
+      elseif size == 3 then
+        format = '<I7I3I3'
+      elseif size == 4 then
+        format = '<I7I4I4'
+      end
       if record ~= '' then
-        first, second, third, at = struct.unpack(format, record, at)
+        first, used, before, at = take(format, record, at)
       end
       if shape < 24 then
         fresh = tick + a - into
-        was = second > 0 and first or 0
         if first ~= fresh then
-          second, plain = 0, not first or first < fresh
+          used, plain = 0, not first or first < fresh
+        elseif used > 0 then
+          was = fresh
         end
-        if second + cost > limit then
+        if used + cost > limit then
           admitted = 0
         end
         first = fresh
       else
         local index = (tick - into) / a
         fresh = (index + 2) * a
-        if first == index then
-          was = second > 0 and fresh or 0
-        elseif first then
-          second, third, plain = 0, first == index - 1 and second or 0, first < index
+        if first ~= index then
+          plain = not first or first < index
+          used, before = 0, first == index - 1 and used or 0
+        elseif used > 0 then
+          was = fresh
         end
-        if (second + cost) * a + third * (a - into) > limit * a then
+        if (used + cost) * a + before * (a - into) > limit * a then
           admitted = 0
         end
         first = index
       end
-      values[key] = values[key] .. struct.pack(format, first, second + cost, third)
+      value = value .. pack(format, first, used + cost, before)
     end
     if not plain then
       break
     end
-    expires[key] = math.max(expires[key], math.ceil(fresh / (1000000 / unit)))
-    expired[key] = math.max(expired[key], math.ceil(was / (1000000 / unit)))
+    fresh, was = ceil(fresh / second), ceil(was / second)
+    if fresh > expires then
+      expires = fresh
+    end
+    if was > expired then
+      expired = was
+    end
   end
   if plain then
-    for i = 1, admitted * key do
-      if expires[i] == expired[i] then
-        redis.call('SET', KEYS[i], values[i], 'KEEPTTL')
-      else
-        redis.call('SET', KEYS[i], values[i], 'EXAT', math.min(expires[i], 9007199254740))
+    if admitted == 1 then
+      for i = key, 1, -1 do
+        if i < key then
+          value, expires, expired = waiting[3 * i - 2], waiting[3 * i - 1], waiting[3 * i]
+        end
+        if expires == expired then
+          call('SET', KEYS[i], value, 'KEEPTTL')
+        else
+          call('SET', KEYS[i], value, 'EXAT', math.min(expires, 9007199254740))
+        end
       end
     end
-    return struct.pack('<I7d', now, admitted) .. table.concat(reply)
+    return pack('<I7d', now, admitted) .. reply
   end
 end
