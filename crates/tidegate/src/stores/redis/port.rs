@@ -71,7 +71,7 @@ impl Store for RedisStore {
 
     async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let (plan, reply) = self.look(set).await?;
-        let mut books = open(scripts::READ, &set.charges, &plan, &reply, 0)?;
+        let mut books = open(scripts::READ, &set.charges, &plan, &reply)?;
         Ok(books.decide(set, Intent::Peek))
     }
 
@@ -87,7 +87,7 @@ impl Store for RedisStore {
         let (charged, until) = (micros(refund.charged), micros(refund.until));
         let after = [charged.as_bytes(), until.as_bytes()];
         let charges: Vec<Charge<'_>> = refund.set.charges.iter().map(at_most_kept).collect();
-        let read = |_: &Plan, reply: Reply| match reply.code() {
+        let read = |_: &Plan, reply: Reply| match reply.verdict() {
             Ok(1) => Ok(Refunded::Done),
             Ok(0) => Ok(Refunded::Already),
             Ok(-1) => Ok(Refunded::Lapsed),
@@ -101,10 +101,9 @@ impl Store for RedisStore {
         let script = scripts::GRANT;
         let charges = std::slice::from_ref(charge);
         let read = |plan: &Plan, reply: Reply| {
-            let taken = reply.rest.first().map_or(Err(Nonsense::Shape), number);
-            let taken = taken.map_err(|error| refused(script, error))?;
-            let granted = open(script, charges, plan, &reply, 1)?.grant();
-            match granted.units == taken {
+            let taken = reply.verdict().map_err(|error| refused(script, error))?;
+            let granted = open(script, charges, plan, &reply)?.grant();
+            match u64::try_from(taken) == Ok(granted.units) {
                 true => Ok(granted),
                 false => Err(refused(script, Nonsense::Disagreement)),
             }
@@ -130,7 +129,7 @@ impl Store for RedisStore {
             let header = record::Header::of(seed.charge.rate, &seed.charge.limit);
             let one = [(&header, seed.charge.limit.as_ref(), &seed.state)];
             let state = record::write(one.into_iter());
-            let read = |_: &Plan, reply: Reply| match reply.code() {
+            let read = |_: &Plan, reply: Reply| match reply.verdict() {
                 Ok(1) => Ok(()),
                 _ => Err(refused(script, Nonsense::Shape)),
             };
@@ -153,7 +152,7 @@ impl Store for RedisStore {
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
         let (plan, reply) = self.look(set).await?;
-        let books = open(scripts::READ, &set.charges, &plan, &reply, 0)?;
+        let books = open(scripts::READ, &set.charges, &plan, &reply)?;
         let each = 0..set.charges.len();
         Ok(each.map(|charge| books.inspection(charge)).collect())
     }
@@ -232,8 +231,8 @@ impl RedisStore {
 /// The decision on a set, from what the script found; it must be the script's own.
 fn decided(set: &ChargeSet<'_>, plan: &Plan, reply: &Reply, intent: Intent) -> Answer<Outcome> {
     let script = scripts::CHARGE;
-    let admitted = reply.code().map_err(|error| refused(script, error))?;
-    let outcome = open(script, &set.charges, plan, reply, 1)?.decide(set, intent);
+    let admitted = reply.verdict().map_err(|error| refused(script, error))?;
+    let outcome = open(script, &set.charges, plan, reply)?.decide(set, intent);
     match outcome.admitted == (admitted == 1) {
         true => Ok(outcome),
         false => Err(refused(script, Nonsense::Disagreement)),
@@ -245,11 +244,8 @@ fn open<'c>(
     charges: &'c [Charge<'c>],
     plan: &'c Plan,
     reply: &Reply,
-    first: usize,
 ) -> Answer<Books<'c>> {
-    let records = reply
-        .records(first)
-        .map_err(|error| refused(script, error))?;
+    let records = reply.records().map_err(|error| refused(script, error))?;
     let books = Books::open(charges, plan, &records, reply.at);
     books.map_err(|error| refused(script, error))
 }

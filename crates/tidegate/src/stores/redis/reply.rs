@@ -1,4 +1,4 @@
-//! What a script answers: the time first, then what its contract says.
+//! What a script answers: the time, a verdict, and the records it found. `scripts/charge.lua` tells how.
 
 use redis::Value;
 use tidegate_core::units::Nanos;
@@ -7,8 +7,7 @@ use tidegate_core::units::Nanos;
 pub(super) struct Reply {
     /// The server's time at which it was decided.
     pub(super) at: Nanos,
-    /// What follows the time.
-    pub(super) rest: Vec<Value>,
+    bytes: Vec<u8>,
 }
 
 /// An answer that its contract does not know.
@@ -22,60 +21,60 @@ pub(super) enum Nonsense {
     Disagreement,
 }
 
+const TIME: usize = 7;
+const VERDICT: usize = 8;
+
 impl Reply {
     pub(super) fn read(value: Value) -> Result<Reply, Nonsense> {
-        let Value::Array(mut values) = value else {
+        let Value::BulkString(bytes) = value else {
             return Err(Nonsense::Shape);
         };
-        if values.len() < 2 {
-            return Err(Nonsense::Shape);
-        }
-        let rest = values.split_off(2);
-        let (secs, micros) = (number(&values[0])?, number(&values[1])?);
-        let micros = secs.saturating_mul(1_000_000).saturating_add(micros);
+        let mut micros = [0; 8];
+        let time = bytes.get(..TIME).ok_or(Nonsense::Shape)?;
+        micros[..TIME].copy_from_slice(time);
+        let micros = u64::from_le_bytes(micros);
         Ok(Reply {
             at: Nanos::new(micros.saturating_mul(1_000)),
-            rest,
+            bytes,
         })
     }
 
     /// Whether the script did nothing, because it was told of other windows than the present ones.
     pub(super) fn is_only_time(&self) -> bool {
-        self.rest.is_empty()
+        self.bytes.len() == TIME
     }
 
-    /// The first number after the time.
-    pub(super) fn code(&self) -> Result<i64, Nonsense> {
-        match self.rest.first() {
-            Some(Value::Int(code)) => Ok(*code),
-            _ => Err(Nonsense::Shape),
+    /// The verdict, a whole number.
+    pub(super) fn verdict(&self) -> Result<i64, Nonsense> {
+        let bytes = self.bytes.get(TIME..).and_then(<[u8]>::first_chunk);
+        let verdict = f64::from_le_bytes(*bytes.ok_or(Nonsense::Shape)?);
+        match verdict.fract() == 0.0 {
+            true => Ok(verdict as i64),
+            false => Err(Nonsense::Shape),
         }
     }
 
-    /// The records from the `first` value after the time on.
-    pub(super) fn records(&self, first: usize) -> Result<Vec<Option<&[u8]>>, Nonsense> {
-        let values = self.rest.get(first..).ok_or(Nonsense::Shape)?;
-        values.iter().map(record).collect()
+    /// The records, in the order of their keys.
+    pub(super) fn records(&self) -> Result<Vec<Option<&[u8]>>, Nonsense> {
+        let mut records = Vec::new();
+        let mut rest = self.bytes.get(TIME + VERDICT..).ok_or(Nonsense::Shape)?;
+        while let Some((len, after)) = rest.split_first_chunk() {
+            let len = u32::from_le_bytes(*len) as usize;
+            let (record, after) = after.split_at_checked(len).ok_or(Nonsense::Shape)?;
+            records.push((len > 0).then_some(record));
+            rest = after;
+        }
+        match rest.is_empty() {
+            true => Ok(records),
+            false => Err(Nonsense::Shape),
+        }
     }
 }
 
-/// A number, which travels as text where it may be large.
+/// A number that a script answered with.
 pub(super) fn number(value: &Value) -> Result<u64, Nonsense> {
     match value {
-        Value::BulkString(text) => {
-            let text = std::str::from_utf8(text).ok();
-            text.and_then(|text| text.parse().ok())
-                .ok_or(Nonsense::Shape)
-        }
         Value::Int(number) => u64::try_from(*number).map_err(|_| Nonsense::Shape),
-        _ => Err(Nonsense::Shape),
-    }
-}
-
-fn record(value: &Value) -> Result<Option<&[u8]>, Nonsense> {
-    match value {
-        Value::Nil => Ok(None),
-        Value::BulkString(bytes) => Ok(Some(bytes)),
         _ => Err(Nonsense::Shape),
     }
 }

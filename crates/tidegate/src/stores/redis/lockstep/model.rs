@@ -2,15 +2,18 @@
 
 use tidegate_core::algorithms::{Limit, State};
 use tidegate_core::store::{Charge, Granted, Outcome};
-use tidegate_core::units::{Nanos, Tick};
+use tidegate_core::units::Nanos;
 
 use crate::stores::redis::books::{Books, Intent};
 use crate::stores::redis::plan::Plan;
 use crate::stores::redis::record::{self, Counter, END_OF_TIME, Header};
 use tidegate_core::store::ChargeSet;
 
-/// A record and the millisecond it expires at.
+/// A record and the second it expires at.
 pub(super) type Stored = Option<(Vec<u8>, u64)>;
+
+/// The last second that a record is told to expire at.
+const LATEST: u64 = 9_007_199_254_740;
 
 /// A counter to be written: under which limit, in which state, and whether it changed.
 struct Entry {
@@ -24,6 +27,13 @@ struct Entry {
 fn fresh_at(limit: &Limit, state: &State) -> Nanos {
     let ever = limit.advance(&mut limit.fresh(Nanos::ZERO), Nanos::ZERO);
     limit.fresh_at(state, ever)
+}
+
+/// The second with which `fresh` has passed, as a script counts.
+fn second(limit: &Limit, fresh: Nanos) -> u64 {
+    let ticks = (fresh.get() / limit.tick().nanos()).min(END_OF_TIME);
+    let per_second = 1_000_000_000 / limit.tick().nanos();
+    ticks.div_ceil(per_second).min(LATEST)
 }
 
 /// A record made of what it was and what changed in it.
@@ -53,7 +63,7 @@ fn written(was: &[u8], mut entries: Vec<Entry>, now: Nanos) -> Stored {
         }
     }
     changed.sort_by_key(|entry| entry.header.rate());
-    let mut expires = 0;
+    let mut expires = 1;
     for entry in &mut changed {
         let fresh = if entry.changed {
             let at = entry.limit.advance(&mut entry.state, now);
@@ -61,11 +71,7 @@ fn written(was: &[u8], mut entries: Vec<Entry>, now: Nanos) -> Stored {
         } else {
             fresh_at(&entry.limit, &entry.state)
         };
-        let ticks = (fresh.get() / entry.limit.tick().nanos()).min(END_OF_TIME);
-        expires = expires.max(match entry.limit.tick() {
-            Tick::Milli => ticks,
-            _ => ticks.div_ceil(1_000),
-        });
+        expires = expires.max(second(&entry.limit, fresh));
     }
     let counters = changed.iter().map(|e| (&e.header, &e.limit, &e.state));
     Some((record::write(counters), expires))
@@ -184,25 +190,32 @@ pub(super) fn reset(
 ) -> i64 {
     let mut forgotten = 0;
     for (key, stored) in records.iter_mut().enumerate() {
-        let Some((was, expires)) = stored else {
+        let Some((was, _)) = stored else {
             continue;
         };
         let named = |counter: &Counter| {
             let mut of_key = charges.iter().zip(&plan.of).filter(|(_, of)| **of == key);
             of_key.any(|(charge, _)| charge.rate == counter.header.rate())
         };
-        let (gone, left): (Vec<_>, Vec<_>) = record::read(was)
+        let (gone, mut left): (Vec<_>, Vec<_>) = record::read(was)
             .expect("a record")
             .into_iter()
             .partition(named);
+        left.retain(|counter| fresh_at(&counter.limit, &counter.state) > now);
         for counter in &gone {
             forgotten += i64::from(fresh_at(&counter.limit, &counter.state) > now);
         }
-        if left.is_empty() {
+        if gone.is_empty() {
+            continue;
+        } else if left.is_empty() {
             *stored = None;
-        } else if !gone.is_empty() {
+        } else {
+            let seconds = left
+                .iter()
+                .map(|c| second(&c.limit, fresh_at(&c.limit, &c.state)));
+            let expires = seconds.max().unwrap_or(0).max(1);
             let left = left.iter().map(|c| (&c.header, &c.limit, &c.state));
-            *stored = Some((record::write(left), *expires));
+            *stored = Some((record::write(left), expires));
         }
     }
     forgotten

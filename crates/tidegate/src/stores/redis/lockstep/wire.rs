@@ -10,7 +10,6 @@ pub(super) enum Reply {
     Number(i64),
     Bytes(Vec<u8>),
     Error(String),
-    List(Vec<Reply>),
 }
 
 impl Reply {
@@ -30,13 +29,6 @@ impl Reply {
             Reply::Nil => None,
             Reply::Bytes(bytes) => Some(bytes),
             other => panic!("bytes are not {other:?}"),
-        }
-    }
-
-    pub(super) fn list(&self) -> &[Reply] {
-        match self {
-            Reply::List(list) => list,
-            other => panic!("a list is not {other:?}"),
         }
     }
 }
@@ -92,8 +84,6 @@ impl Wire {
             ":" => Reply::Number(length()),
             "+" => Reply::Bytes(rest.into()),
             "-" => Reply::Error(rest.into()),
-            "*" if length() < 0 => Reply::Nil,
-            "*" => Reply::List((0..length()).map(|_| self.reply()).collect()),
             "$" if length() < 0 => Reply::Nil,
             "$" => {
                 let mut bytes = vec![0; usize::try_from(length()).expect("a length") + 2];

@@ -11,6 +11,8 @@
 --   others    width, phase, 0, microseconds per tick, 0
 
 local PLANNED = 59
+-- The last second that a record is told to expire in.
+local LATEST = 9007199254740
 
 -- The charges of a plan. Each takes the next header of its key from `heads`. Nothing if the edges of
 -- a calendar are not those around now: then nothing may be done, and the caller tells the time.
@@ -84,6 +86,20 @@ local function restore(account)
   account.limit, account.state, account.changed = unpack(account.found)
 end
 
+-- What a script replies: see charge.lua. A table would cost more than all of a short decision, since
+-- it is asked for seven names before its values are read.
+local function answer(now, verdict, found)
+  if not verdict then
+    return struct.pack('<I7', now)
+  end
+  local reply = struct.pack('<I7d', now, verdict)
+  for i = 1, #found do
+    local record = found[i] or ''
+    reply = reply .. struct.pack('<I4', #record) .. record
+  end
+  return reply
+end
+
 local function record_bytes(counters)
   local heads, states = '\1', ''
   for i, counter in ipairs(counters) do
@@ -100,7 +116,7 @@ end
 -- Writes a record if anything in it changed. What did not stays as it was, and is left out once it
 -- is as good as fresh.
 local function write_record(key, record, now)
-  local kept, expires, changed = {}, 0, false
+  local kept, expires, changed = {}, 1, false
   for _, account in ipairs(record) do
     local limit, state, tick = account.limit, account.state, 0
     if account.changed then
@@ -113,11 +129,11 @@ local function write_record(key, record, now)
       local at = fresh_at(limit, state, tick)
       if account.changed or at * limit.unit > now then
         kept[#kept + 1] = { limit = limit, state = state }
-        expires = max(expires, limit.unit == 1000 and at or ceil(at / 1000))
+        expires = max(expires, ceil(at / (1000000 / limit.unit)))
       end
     end
   end
   if changed then
-    redis.call('SET', key, record_bytes(kept), 'PXAT', expires)
+    redis.call('SET', key, record_bytes(kept), 'EXAT', min(expires, LATEST))
   end
 end

@@ -5,11 +5,13 @@
 --        each counter once, record by record and rates in order; 2 if all are to be charged whether
 --        they fit or not; else 0.
 --        2 and on: for each key a version byte and the headers of its charges, in order
--- reply  seconds, microseconds (the time decided by), 1 if admitted else 0, then each record as
---        found, nil if there was none; only the time, and nothing done, if the edges of a calendar in
---        the plan are not those around now
+-- reply  one string: the time decided by in microseconds 7, 1 if admitted else 0 as a double, then each
+--        record as found, its length before it in 4 bytes; only the time, and nothing done, if the
+--        edges of a calendar in the plan are not those around now
 -- writes one SET per record of an admitted request, nothing for a refused one but a state that the
---        clock was set back behind. Every record expires when its last counter is as good as fresh.
+--        clock was set back behind. Every record expires with the second in which its last counter
+--        is as good as fresh; a write that does not change that second keeps the expiry there is,
+--        which costs half of setting it.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -24,102 +26,135 @@ if plain and #plan == 60 and string.byte(plan, 4) == 1 then
   -- One bucket.
   local need, room, per_tick, unit = struct.unpack('<dddd', plan, 21)
   local record, head = redis.call('GET', KEYS[1]), ARGV[2]
-  local size, tick, last, level = #head, now, nil, 0
+  local size, second, tick, last, level, expired = #head, 1000000 / unit, now, nil, 0, 0
   if unit ~= 1 then
     tick = (now - now % unit) / unit
   end
   if not record then
-    last = tick
+    record, last = '', tick
   elseif string.sub(record, 1, size) == head then
     last, level = struct.unpack('<I7I7', record, size + 1)
+    expired = math.ceil((last + math.ceil(level / per_tick)) / second)
     local drained = (tick - last) * per_tick
     level = drained < level and level - drained or 0
   end
   if last and last <= tick then
     if level > room then
-      return { time[1], time[2], 0, record }
+      return struct.pack('<I7dI4', now, 0, #record) .. record
     end
     level = level + need
-    local expires = math.min(tick + math.ceil(level / per_tick), 9007199254740992)
-    if unit == 1 then
-      expires = math.ceil(expires / 1000)
+    local expires = math.ceil((tick + math.ceil(level / per_tick)) / second)
+    local value = head .. struct.pack('<I7I7', tick, level)
+    if expires == expired then
+      redis.call('SET', KEYS[1], value, 'KEEPTTL')
+    else
+      redis.call('SET', KEYS[1], value, 'EXAT', math.min(expires, 9007199254740))
     end
-    redis.call('SET', KEYS[1], head .. struct.pack('<I7I7', tick, level), 'PXAT', expires)
-    return { time[1], time[2], 1, record }
+    return struct.pack('<I7dI4', now, 1, #record) .. record
   end
 elseif plain then
-  -- Buckets, fixed and sliding windows.
-  local reply, values, expiries = { time[1], time[2], 1 }, {}, {}
-  local formats = { '<I7I1I1', '<I7I2I2', '<I7I3I3', '<I7I4I4' }
-  local key, record, at = 0, nil, nil
+  -- Buckets, fixed and sliding windows. What is to be written waits until all have been judged: that
+  -- of the last record here, that of those before it in `waiting`.
+  local call, take, pack, ceil = redis.call, struct.unpack, struct.pack, math.ceil
+  local admitted, reply, waiting, key = 1, '', nil, 0
+  local record, at, value, expires, expired
   for from = 2, #plan, 59 do
-    local of, _, shape, cost, limit, a, b, c, unit = struct.unpack('<BBBdddddd', plan, from)
+    local of, _, shape, cost, limit, a, b, c, unit = take('<BBBdddddd', plan, from)
     if of ~= key then
-      key, record = of, redis.call('GET', KEYS[of])
-      local head = ARGV[1 + of]
-      reply[3 + of], values[of], expiries[of], at = record, head, 0, #head + 1
-      if record and string.sub(record, 1, #head) ~= head then
+      if key > 0 then
+        waiting = waiting or {}
+        waiting[3 * key - 2], waiting[3 * key - 1], waiting[3 * key] = value, expires, expired
+      end
+      key, value, expires, expired = of, ARGV[1 + of], 1, 0
+      record, at = call('GET', KEYS[of]) or '', #value + 1
+      reply = reply .. pack('<I4', #record) .. record
+      if record ~= '' and string.sub(record, 1, at - 1) ~= value then
         plain = false
         break
       end
     end
-    local tick = unit == 1 and now or (now - now % unit) / unit
-    local format, first, second, third, expires = '<I7I7', nil, 0, 0, nil
+    local tick, second = now, 1000000 / unit
+    if unit ~= 1 then
+      tick = (now - now % unit) / unit
+    end
+    local first, used, before, fresh, was = nil, 0, 0, nil, 0
     if shape == 1 then
-      if record then
-        first, second, at = struct.unpack(format, record, at)
+      if record ~= '' then
+        first, used, at = take('<I7I7', record, at)
+        plain = first <= tick
+        was = first + ceil(used / c)
         local drained = (tick - first) * c
-        second = drained < second and second - drained or 0
+        used = drained < used and used - drained or 0
       end
-      if second > b then
-        reply[3] = 0
+      if used > b then
+        admitted = 0
       end
-      second = second + a
-      plain = not first or first <= tick
-      first, expires = tick, tick + math.ceil(second / c)
-      values[key] = values[key] .. struct.pack(format, first, second)
+      used = used + a
+      fresh = tick + ceil(used / c)
+      value = value .. pack('<I7I7', tick, used)
     else
-      format = formats[shape % 8]
-      if record then
-        first, second, third, at = struct.unpack(format, record, at)
+      local into, size, format = (tick + b) % a, shape % 8, '<I7I1I1'
+      if size == 2 then
+        format = '<I7I2I2'
+      elseif size == 3 then
+        format = '<I7I3I3'
+      elseif size == 4 then
+        format = '<I7I4I4'
       end
-      local into = (tick + b) % a
+      if record ~= '' then
+        first, used, before, at = take(format, record, at)
+      end
       if shape < 24 then
-        local stop = tick + a - into
-        if first ~= stop then
-          second, plain = 0, not first or first < stop
+        fresh = tick + a - into
+        if first ~= fresh then
+          used, plain = 0, not first or first < fresh
+        elseif used > 0 then
+          was = fresh
         end
-        if second + cost > limit then
-          reply[3] = 0
+        if used + cost > limit then
+          admitted = 0
         end
-        first, expires = stop, stop
+        first = fresh
       else
         local index = (tick - into) / a
-        if first and first ~= index then
-          second, third, plain = 0, first == index - 1 and second or 0, first < index
+        fresh = (index + 2) * a
+        if first ~= index then
+          plain = not first or first < index
+          used, before = 0, first == index - 1 and used or 0
+        elseif used > 0 then
+          was = fresh
         end
-        if (second + cost) * a + third * (a - into) > limit * a then
-          reply[3] = 0
+        if (used + cost) * a + before * (a - into) > limit * a then
+          admitted = 0
         end
-        first, expires = index, (index + 2) * a
+        first = index
       end
-      values[key] = values[key] .. struct.pack(format, first, second + cost, third)
+      value = value .. pack(format, first, used + cost, before)
     end
     if not plain then
       break
     end
-    expires = math.min(expires, 9007199254740992)
-    if unit == 1 then
-      expires = math.ceil(expires / 1000)
+    fresh, was = ceil(fresh / second), ceil(was / second)
+    if fresh > expires then
+      expires = fresh
     end
-    expiries[key] = math.max(expiries[key], expires)
+    if was > expired then
+      expired = was
+    end
   end
   if plain then
-    if reply[3] == 1 then
-      for i = 1, key do
-        redis.call('SET', KEYS[i], values[i], 'PXAT', expiries[i])
+    if admitted == 1 then
+      for i = key, 1, -1 do
+        if i < key then
+          value, expires, expired = waiting[3 * i - 2], waiting[3 * i - 1], waiting[3 * i]
+        end
+        if expires == expired then
+          call('SET', KEYS[i], value, 'KEEPTTL')
+        else
+          call('SET', KEYS[i], value, 'EXAT', math.min(expires, 9007199254740))
+        end
       end
     end
-    return reply
+    return pack('<I7d', now, admitted) .. reply
   end
 end

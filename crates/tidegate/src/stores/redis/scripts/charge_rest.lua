@@ -1,14 +1,13 @@
 
-local heads, records, reply = {}, {}, { time[1], time[2], 0 }
+local heads, records, found = {}, {}, {}
 for i, key in ipairs(KEYS) do
   heads[i] = ARGV[1 + i]
-  local found = redis.call('GET', key)
-  reply[3 + i] = found
-  records[i] = read_record(found)
+  found[i] = redis.call('GET', key)
+  records[i] = read_record(found[i])
 end
 local charges = read_plan(plan, heads, now)
 if not charges then
-  return { time[1], time[2] }
+  return answer(now)
 end
 local force = byte(plan) == 2
 
@@ -56,5 +55,4 @@ end
 for i, key in ipairs(KEYS) do
   write_record(key, records[i], now)
 end
-reply[3] = admitted and 1 or 0
-return reply
+return answer(now, admitted and 1 or 0, found)

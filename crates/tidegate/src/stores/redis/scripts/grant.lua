@@ -2,8 +2,7 @@
 --
 -- KEYS   1: the record
 -- ARGV   1: a plan of one charge; 2: a version byte and its header
--- reply  seconds, microseconds, units taken as text, the record as found; only the time if the edges
---        of a calendar in the plan are not those around now
+-- reply  as that of charge.lua, with the units taken for the verdict
 -- writes one SET if any were taken, or if the clock was set back behind the state
 
 local time = redis.call('TIME')

@@ -3,7 +3,7 @@ local found = redis.call('GET', KEYS[1])
 local record = read_record(found)
 local charges = read_plan(ARGV[1], { ARGV[2] }, now)
 if not charges then
-  return { time[1], time[2] }
+  return answer(now)
 end
 local charge = charges[1]
 local limit = charge.limit
@@ -15,4 +15,4 @@ if units > 0 then
   take(account, limit, state)
 end
 write_record(KEYS[1], record, now)
-return { time[1], time[2], string.format('%.0f', units), found }
+return answer(now, units, { found })

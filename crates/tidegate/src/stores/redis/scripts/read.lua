@@ -1,12 +1,13 @@
 -- Reads records without touching them: for a peek or an inspection.
 --
 -- KEYS   one record per rule and subject
--- reply  seconds, microseconds, then each record, nil if there is none
+-- reply  as that of charge.lua; the verdict means nothing
 -- writes nothing
 
 local time = redis.call('TIME')
-local reply = { time[1], time[2] }
-for i, key in ipairs(KEYS) do
-  reply[2 + i] = redis.call('GET', key)
+local reply = struct.pack('<I7d', time[1] * 1000000 + time[2], 0)
+for _, key in ipairs(KEYS) do
+  local record = redis.call('GET', key) or ''
+  reply = reply .. struct.pack('<I4', #record) .. record
 end
 return reply

@@ -3,8 +3,8 @@
 -- KEYS   1: the id of the refund; then one record per rule and subject
 -- ARGV   1: the plan of what was charged; for each record a version byte and its headers; then the
 --        time of the charge and the time from which the grant no longer matters, in microseconds
--- reply  seconds, microseconds, 1 given back, 0 this id was refunded before, -1 too late; only the
---        time if the edges of a calendar in the plan are not those around now
+-- reply  as that of charge.lua, without records; the verdict is 1 given back, 0 this id was refunded
+--        before, -1 too late
 -- writes the id, expiring with the grant, and one SET per record. A counter that is now under
 --        another limit is left alone: what was a unit then cannot be said now.
 

@@ -39,7 +39,7 @@ end
 local count = #KEYS - 1
 local charged, ends = tonumber(ARGV[count + 2]), tonumber(ARGV[count + 3])
 if now >= ends then
-  return { time[1], time[2], -1 }
+  return answer(now, -1, {})
 end
 local heads, records = {}, {}
 for i = 1, count do
@@ -48,10 +48,10 @@ for i = 1, count do
 end
 local charges = read_plan(ARGV[1], heads, now)
 if not charges then
-  return { time[1], time[2] }
+  return answer(now)
 end
 if not redis.call('SET', KEYS[1], '', 'PXAT', ceil(ends / 1000), 'NX') then
-  return { time[1], time[2], 0 }
+  return answer(now, 0, {})
 end
 for _, charge in ipairs(charges) do
   local limit = charge.limit
@@ -67,4 +67,4 @@ end
 for i = 1, count do
   write_record(KEYS[1 + i], records[i], now)
 end
-return { time[1], time[2], 1 }
+return answer(now, 1, {})

@@ -1,20 +1,22 @@
 
 local forgotten = 0
 for i, key in ipairs(KEYS) do
-  local record, left, gone = read_record(redis.call('GET', key)), {}, false
+  local record, left, expires, gone = read_record(redis.call('GET', key)), {}, 1, false
   for _, account in ipairs(record) do
+    local at = fresh_at(account.limit, account.state, 0)
+    local live = at * account.limit.unit > now
     if string.find(ARGV[i], char(account.limit.rate), 1, true) then
-      local live = fresh_at(account.limit, account.state, 0) * account.limit.unit > now
       forgotten = forgotten + (live and 1 or 0)
       gone = true
-    else
+    elseif live then
       left[#left + 1] = account
+      expires = max(expires, ceil(at / (1000000 / account.limit.unit)))
     end
   end
   if gone and #left == 0 then
     redis.call('DEL', key)
   elseif gone then
-    redis.call('SET', key, record_bytes(left), 'KEEPTTL')
+    redis.call('SET', key, record_bytes(left), 'EXAT', min(expires, LATEST))
   end
 end
 return forgotten

@@ -2,8 +2,7 @@
 --
 -- KEYS   1: the record
 -- ARGV   1: a plan of one charge; 2: a version byte and its header; 3: a record with that one counter
--- reply  seconds, microseconds, 1; only the time if the edges of a calendar in the plan are not those
---        around now
+-- reply  as that of charge.lua, without records; the verdict is 1
 -- writes one SET, unless there is nothing to remember
 
 local time = redis.call('TIME')

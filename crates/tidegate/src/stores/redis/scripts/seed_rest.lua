@@ -64,7 +64,7 @@ end
 local record = read_record(redis.call('GET', KEYS[1]))
 local charges = read_plan(ARGV[1], { ARGV[2] }, now)
 if not charges then
-  return { time[1], time[2] }
+  return answer(now)
 end
 local limit = charges[1].limit
 local account = account_of(record, limit, now)
@@ -75,4 +75,4 @@ if fresh_at(limit, state, tick) * limit.unit > now then
   take(account, limit, state)
 end
 write_record(KEYS[1], record, now)
-return { time[1], time[2], 1 }
+return answer(now, 1, {})
