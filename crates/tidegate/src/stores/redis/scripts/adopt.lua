@@ -86,6 +86,7 @@ local function adopt(limit, old, state, now)
         new[2 + to] = add(limit, new[2 + to], state[2 + age])
       end
     end
+    clamp_debt(limit, new)
     return new, stepped
   elseif kind == LOG then
     local new = { 0, '' }
@@ -93,6 +94,7 @@ local function adopt(limit, old, state, now)
       local stamp, units = struct.unpack('<I7I4', state[2], at)
       push(new, stamp_of(limit, min(last(stamp), tick)), units)
     end
+    clamp_debt(limit, new)
     return new, stepped
   end
   local new = { end_of(limit, tick), add(limit, 0, state[2]), 0 }

@@ -205,6 +205,31 @@ local function remaining(limit, state, tick)
   return max(limit.limit - used(limit, state, tick), 0)
 end
 
+-- Keeps no more than twice the limit in all the counts of a strict window, or in a log. The newest
+-- stay.
+local function clamp_debt(limit, state)
+  local room = 2 * limit.limit
+  if limit.kind == STRICT then
+    for i = 2, #state do
+      state[i] = min(state[i], room)
+      room = room - state[i]
+    end
+    return
+  end
+  local entries, at = state[2], 1
+  while state[1] > room do
+    local stamp, units = struct.unpack('<I7I4', entries, at)
+    local kept = max(units - (state[1] - room), 0)
+    state[1] = state[1] - (units - kept)
+    if kept > 0 then
+      entries = sub(entries, 1, at - 1) .. struct.pack('<I7I4', stamp, kept) .. sub(entries, at + ENTRY)
+    else
+      at = at + ENTRY
+    end
+  end
+  state[2] = sub(entries, at)
+end
+
 local function spend(limit, state, tick, units)
   local kind = limit.kind
   if kind == BUCKET then
@@ -214,6 +239,9 @@ local function spend(limit, state, tick, units)
     if units > 0 then
       push(state, stamp_of(limit, tick), units)
     end
+  elseif kind == STRICT then
+    local room = max(2 * limit.limit - used(limit, state, tick), 0)
+    state[2] = state[2] + min(units, room)
   else
     state[2] = add(limit, state[2], units)
     if (kind == FIXED or kind == CALENDAR) and guarded(limit, state[1], tick) then

@@ -39,6 +39,7 @@ local function merge_logs(limit, state, other)
       push(state, entry[1], entry[2])
     end
   end
+  clamp_debt(limit, state)
 end
 
 -- Takes the larger of two accounts of one subject, both made with this limit.
@@ -58,6 +59,9 @@ local function merge(limit, state, other)
   local most = kind == BUCKET and 2 * limit.limit * limit.per_token or 2 * limit.limit
   for i = 2, #state do
     state[i] = min(max(state[i], other[i]), most)
+  end
+  if kind == STRICT then
+    clamp_debt(limit, state)
   end
 end
 
