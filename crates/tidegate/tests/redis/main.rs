@@ -6,6 +6,7 @@ mod concurrent;
 mod fake;
 mod faults;
 mod keys;
+mod life;
 mod reconnect;
 #[path = "../support/servers.rs"]
 mod servers;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value};
+use tidegate_core::subject::FingerprintKey;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -107,6 +108,8 @@ struct Live {
     connection: MultiplexedConnection,
     /// Whether scripts can be run as such that write nothing.
     read_only: bool,
+    /// Tells one run of one server from any other, and a primary from the one before it.
+    run: u64,
 }
 
 impl Link {
@@ -162,13 +165,37 @@ impl Link {
     /// Runs a script.
     pub(super) async fn call(&self, call: &Call<'_>) -> Result<Value, Fault> {
         let (lane, live) = self.lane()?;
+        self.call_on(lane, &live, call).await
+    }
+
+    async fn call_on(
+        &self,
+        lane: &Lane,
+        live: &Arc<Live>,
+        call: &Call<'_>,
+    ) -> Result<Value, Fault> {
         let command = self.by_hash(call, live.read_only);
-        match lane.send(&live, &command).await {
+        match lane.send(live, &command).await {
             Err(fault) if fault.action() == Action::SendText => {
-                lane.send(&live, &self.by_text(call, live.read_only)).await
+                lane.send(live, &self.by_text(call, live.read_only)).await
             }
             answer => answer,
         }
+    }
+
+    /// Runs a script; and tells the run of the server that it was sent to, or 0 if to none.
+    pub(super) async fn call_and_run(&self, call: &Call<'_>) -> (Result<Value, Fault>, u64) {
+        let (lane, live) = match self.lane() {
+            Ok(found) => found,
+            Err(fault) => return (Err(fault), 0),
+        };
+        (self.call_on(lane, &live, call).await, live.run)
+    }
+
+    /// The run of the server that is connected.
+    pub(super) fn run(&self) -> Option<u64> {
+        let standing = self.lanes.iter().find_map(|lane| lane.live.load_full());
+        standing.map(|live| live.run)
     }
 
     /// Runs several scripts one after another, on one connection and in one go.
@@ -316,6 +343,7 @@ impl Lane {
         let mut probe = redis::cmd("EVAL_RO");
         probe.arg("return 1").arg(0);
         let read_only = probe.query_async::<Value>(&mut connection).await.is_ok();
+        let info: String = redis::cmd("INFO").query_async(&mut connection).await?;
         for loaded in &*self.scripts {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(&*loaded.text);
@@ -324,12 +352,25 @@ impl Lane {
         Ok(Live {
             connection,
             read_only,
+            run: run_of(&info),
         })
     }
 
     async fn answers(&self, live: &Arc<Live>) {
         let _ = self.send(live, &redis::cmd("PING")).await;
     }
+}
+
+/// The run that the answer to `INFO` tells of: a new one for every start, and for every primary that
+/// takes over.
+fn run_of(info: &str) -> u64 {
+    let lines = info.lines();
+    let telling = lines.filter(|l| l.starts_with("run_id:") || l.starts_with("master_replid:"));
+    let telling: Vec<&str> = telling.collect();
+    // Nodes compare this, so it is the same in every build.
+    FingerprintKey::new([0; 16])
+        .only(telling.concat().as_bytes())
+        .seed()
 }
 
 /// How often an idle connection is asked whether it still stands.

@@ -8,7 +8,8 @@
 //! | `tg:{SUBJECT}:RULE` | a record |
 //! | `tg:{SUBJECT}s:RULE` | slots that are held |
 //! | `tg:{SUBJECT}r:ID` | a refund that was made |
-//! | `tg:ctl:secret` | the deployment secret, or how to tell it; the only key that stays |
+//! | `tg:ctl:secret` | the deployment secret, or how to tell it; it stays |
+//! | `tg:ctl:nodes` | the register of nodes; it stays |
 //!
 //! A script answers with what it found and the time; the figures follow from that here.
 //! Nothing is sent twice but a script that the server did not have. Knows nothing of budgets,
@@ -23,6 +24,7 @@ mod link;
 mod lockstep;
 mod plan;
 mod port;
+mod probe;
 mod record;
 mod reply;
 mod scripts;
@@ -53,6 +55,8 @@ pub struct RedisStore {
     link: Link,
     /// The server's time when it last answered, to know which windows of a calendar are near.
     last_seen: AtomicU64,
+    /// The epoch of the store; 0 as long as it is not known.
+    epoch: AtomicU64,
 }
 
 impl RedisStore {
@@ -72,6 +76,7 @@ impl RedisStore {
         Ok(RedisStore {
             link,
             last_seen: AtomicU64::new(now.map_or(0, |now| Nanos::from(now).get())),
+            epoch: AtomicU64::new(0),
         })
     }
 

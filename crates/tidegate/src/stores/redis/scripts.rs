@@ -46,6 +46,7 @@ pub(super) const REFUND: Script = script!("refund" + books);
 pub(super) const SEED: Script = script!("seed" + books);
 pub(super) const RESET: Script = script!("reset" + books);
 pub(super) const HOLD: Script = script!("hold");
+pub(super) const BEAT: Script = script!("beat");
 
 /// Every script.
-pub(super) const ALL: [Script; 7] = [CHARGE, READ, GRANT, REFUND, SEED, RESET, HOLD];
+pub(super) const ALL: [Script; 8] = [CHARGE, READ, GRANT, REFUND, SEED, RESET, HOLD, BEAT];

@@ -1,0 +1,32 @@
+-- Leaves a node's sign of life and tells those of all nodes.
+--
+-- KEYS   1: the register: per node when it last beat, in milliseconds, and the life it has seeded; and
+--        the epoch, which is drawn anew when the register is gone
+-- ARGV   1: the node; 2: the life it has seeded, or nothing; 3: an epoch, if there is none yet; 4: how
+--        long a beat lasts, in milliseconds
+-- reply  seconds, microseconds, the epoch, then node and seeded life of every node that lives
+-- writes the register: this beat, and no beats that have ended
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local lasts = tonumber(ARGV[4])
+redis.call('HSETNX', KEYS[1], 'epoch', ARGV[3])
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f %s', now, ARGV[2]))
+local all = redis.call('HGETALL', KEYS[1])
+local reply = { time[1], time[2], '' }
+for i = 1, #all, 2 do
+  local node, value = all[i], all[i + 1]
+  if node == 'epoch' then
+    reply[3] = value
+  else
+    local at, seeded = string.match(value, '^(%d+) (.*)$')
+    -- A clock that was set makes beats look old, or to come: they are renewed soon enough.
+    if at and math.abs(now - at) <= lasts then
+      reply[#reply + 1] = node
+      reply[#reply + 1] = seeded
+    else
+      redis.call('HDEL', KEYS[1], node)
+    end
+  end
+end
+return reply
