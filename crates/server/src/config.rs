@@ -9,6 +9,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
+use tidegate_core::algorithms::Precision;
+
 use crate::address::Address;
 
 /// One layer of settings. The same names as flags, as `TIDEGATE_*`, and in the file.
@@ -19,9 +21,19 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
 
-    /// Where counters are kept
-    #[arg(long, env = "TIDEGATE_STORE", value_name = "memory")]
-    pub(crate) store: Option<String>,
+    /// Where counters are kept: memory, or redis://[USER:PASSWORD@]HOST[:PORT][/DB] or
+    /// unix:PATH for a Redis or Valkey that nodes share [default: memory]
+    #[arg(
+        long,
+        env = "TIDEGATE_STORE",
+        value_name = "STORE",
+        hide_env_values = true
+    )]
+    pub(crate) store: Option<StoreUrl>,
+
+    /// How many nodes share the store, if more than have signed in there [default: those that have]
+    #[arg(long, env = "TIDEGATE_NODES", value_name = "N")]
+    pub(crate) nodes: Option<u32>,
 
     /// Where to answer checks: host:port, unix:path or off [default: 127.0.0.1:8080]
     #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
@@ -115,10 +127,71 @@ pub(crate) enum Reset {
 #[serde(try_from = "String")]
 pub(crate) struct Size(pub(crate) u64);
 
+/// Where a store is. It may hold a password and is never printed.
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct StoreUrl(String);
+
+impl StoreUrl {
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// What may be repeated of it.
+    fn scheme(&self) -> String {
+        let scheme = self.0.split(':').next().unwrap_or_default();
+        scheme.escape_default().to_string()
+    }
+}
+
+impl From<String> for StoreUrl {
+    fn from(text: String) -> Self {
+        StoreUrl(text)
+    }
+}
+
+impl std::fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:..", self.scheme())
+    }
+}
+
+/// The stores there are.
+#[derive(Clone, Debug)]
+pub(crate) enum StoreChoice {
+    Memory,
+    Redis(StoreUrl),
+}
+
+impl StoreChoice {
+    fn of(url: Option<StoreUrl>) -> Result<Self, BadConfig> {
+        let Some(url) = url else {
+            return Ok(StoreChoice::Memory);
+        };
+        match url.scheme().as_str() {
+            "memory" if url.0 == "memory" => Ok(StoreChoice::Memory),
+            "redis" | "unix" => Ok(StoreChoice::Redis(url)),
+            found => Err(BadConfig::NoSuchStore {
+                found: found.to_owned(),
+            }),
+        }
+    }
+
+    /// How the store computes.
+    pub(crate) fn precision(&self) -> Precision {
+        match self {
+            StoreChoice::Memory => Precision::Memory,
+            StoreChoice::Redis(_) => Precision::Script,
+        }
+    }
+}
+
 /// Everything `serve` needs to know.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) rules: Option<PathBuf>,
+    pub(crate) store: StoreChoice,
+    pub(crate) nodes: Option<u32>,
     pub(crate) http: Address,
     pub(crate) admin: Address,
     pub(crate) admin_token_file: Option<PathBuf>,
@@ -151,7 +224,7 @@ pub(crate) enum BadConfig {
     #[error("{}: {reason}", file.display())]
     Malformed { file: PathBuf, reason: String },
     /// A store there is no code for.
-    #[error("store `{found}` is not there yet; write memory")]
+    #[error("store `{found}` is not there yet; write memory, redis://HOST:PORT or unix:PATH")]
     NoSuchStore { found: String },
     /// Nobody could reach it.
     #[error("--http and --admin are both off, so nobody could ask anything; open one of them")]
@@ -189,6 +262,7 @@ impl Layer {
         Layer {
             rules: self.rules.or(below.rules),
             store: self.store.or(below.store),
+            nodes: self.nodes.or(below.nodes),
             http: self.http.or(below.http),
             admin: self.admin.or(below.admin),
             admin_token_file: self.admin_token_file.or(below.admin_token_file),
@@ -210,17 +284,7 @@ impl Layer {
 
     /// Fills in the defaults. They are the design's; the reasons that are not obvious stand here.
     pub(crate) fn settle(self) -> Result<Settings, BadConfig> {
-        let store = self.store.unwrap_or_else(|| "memory".to_owned());
-        if store != "memory" {
-            // A URL may hold a password: only its scheme is repeated.
-            let found = store
-                .split(':')
-                .next()
-                .unwrap_or_default()
-                .escape_default()
-                .to_string();
-            return Err(BadConfig::NoSuchStore { found });
-        }
+        let store = StoreChoice::of(self.store)?;
         let memory_cap = self.memory_cap.unwrap_or(Size(512 << 20));
         if memory_cap.0 < LEAST_MEMORY {
             return Err(BadConfig::TooLittleMemory);
@@ -231,6 +295,8 @@ impl Layer {
         let loopback = |port: u16| Address::Tcp(format!("127.0.0.1:{port}"));
         Ok(Settings {
             rules: self.rules,
+            store,
+            nodes: self.nodes.filter(|nodes| *nodes > 0),
             http: self.http.unwrap_or_else(|| loopback(8080)),
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
             admin_token_file: self.admin_token_file,
@@ -322,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_store_that_is_not_there_yet_is_refused_without_its_password() {
-        let store = Some("redis://:secret@host".to_owned());
+        let store = Some("redis+cluster://:secret@host".to_owned().into());
         let error = Layer {
             store,
             ..Layer::default()
@@ -330,7 +396,9 @@ mod tests {
         .settle()
         .unwrap_err()
         .to_string();
-        assert_eq!(error, "store `redis` is not there yet; write memory");
+        let told =
+            "store `redis+cluster` is not there yet; write memory, redis://HOST:PORT or unix:PATH";
+        assert_eq!(error, told);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidegate::live::State;
 use tidegate::{Follower, News, Policy};
+use tidegate_core::algorithms::Precision;
 use tidegate_core::rules::SourceFile;
 use tracing::{info, warn};
 
@@ -37,10 +38,10 @@ struct Standing {
 }
 
 /// What to decide by at the start.
-pub(crate) fn policy(path: Option<&Path>) -> Result<Policy, String> {
+pub(crate) fn policy(path: Option<&Path>, precision: Precision) -> Result<Policy, String> {
     match path {
-        None => Policy::parse(&[FILE]).map_err(|error| error.to_string()),
-        Some(path) => Policy::load(path).map_err(|error| error.to_string()),
+        None => Policy::parse_for(&[FILE], precision).map_err(|error| error.to_string()),
+        Some(path) => Policy::load_for(path, precision).map_err(|error| error.to_string()),
     }
 }
 
@@ -159,7 +160,10 @@ mod tests {
 
     #[test]
     fn the_built_in_rules_are_good_and_raise_no_warning() {
-        assert_eq!(tidegate_core::rules::lint(&policy(None).unwrap().rules), []);
+        assert_eq!(
+            tidegate_core::rules::lint(&policy(None, Precision::Memory).unwrap().rules),
+            []
+        );
     }
 
     /// Good keys hid rules that were still refused, and good rules hid keys.

@@ -3,6 +3,7 @@
 mod address;
 mod cli;
 mod config;
+mod counters;
 mod drain;
 mod edges;
 mod ids;
@@ -11,6 +12,7 @@ mod logs;
 mod net;
 mod service;
 mod sink;
+mod waiting;
 
 use std::process::ExitCode;
 

@@ -9,7 +9,6 @@ use tidegate::Limiter;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::http::{BodyStyle, Context, ResetStyle};
 use tidegate::observe::{Line, Metrics, RuleSeries};
-use tidegate::stores::memory::MemoryStore;
 use tidegate_core::algorithms::Retry;
 use tidegate_core::engine::{Decision, Fate};
 use tidegate_core::request::{Edge, Request};
@@ -18,13 +17,15 @@ use tidegate_core::units::Nanos;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::counters::Counters;
 use crate::drain::Phase;
 use crate::edges::auth::wire::Reading;
 use crate::ids::{Id, Ids};
 use crate::logs::Shown;
+use crate::waiting::Waiting;
 
 /// The limiter of this process.
-pub(crate) type Gate = Limiter<MemoryStore<SystemClock>>;
+pub(crate) type Gate = Limiter<Counters>;
 
 /// What edges share.
 pub(crate) struct Service {
@@ -38,13 +39,25 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    /// Lets `work` wait for the store, if that ever makes it wait.
+    pub(crate) fn wait_for<F: Future>(&self, work: F) -> Waiting<F> {
+        match self.limiter.store().never_wait() {
+            true => Waiting::never(work),
+            false => Waiting::perhaps(work),
+        }
+    }
+
     /// Decides one request, or only looks, and takes the time.
-    pub(crate) fn decide(&self, request: Request<'_>, peek: bool) -> Result<Decision, StoreError> {
+    pub(crate) async fn decide(
+        &self,
+        request: Request<'_>,
+        peek: bool,
+    ) -> Result<Decision, StoreError> {
         let edge = request.edge;
         let begun = Instant::now();
         let decision = match peek {
-            true => at_once(self.limiter.peek(request)),
-            false => Ok(self.limiter.check_now(request)),
+            true => self.limiter.peek(request).await,
+            false => self.limiter.check(request).await,
         };
         self.metrics.took(edge, begun.elapsed());
         decision
@@ -135,16 +148,6 @@ impl Service {
 
 fn second(at: Nanos) -> u32 {
     u32::try_from(at.get() / 1_000_000_000).unwrap_or(u32::MAX)
-}
-
-/// The output of a future that never waits, as those of the memory store do not. Called outside of
-/// async functions, it keeps their state, which is moved with every request, small.
-pub(crate) fn at_once<F: Future>(future: F) -> F::Output {
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match std::pin::pin!(future).poll(&mut context) {
-        std::task::Poll::Ready(output) => output,
-        std::task::Poll::Pending => unreachable!("the memory store never waits"),
-    }
 }
 
 fn told_as_count(rule: &str, count: u64) {

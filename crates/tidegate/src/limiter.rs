@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use tidegate_core::engine::{self, Decision, Plan, Spent, Stance};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::request::{ApiKey, Request};
@@ -25,11 +26,25 @@ use crate::stores::memory::MemoryStore;
 pub struct Limiter<S> {
     store: S,
     policy: Arc<Live<Policy>>,
-    secret: Secret,
-    fingerprint_key: FingerprintKey,
+    keys: ArcSwap<Keys>,
     stance: Stance,
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
+}
+
+/// The secret and what is made of it once.
+struct Keys {
+    secret: Secret,
+    fingerprint: FingerprintKey,
+}
+
+impl Keys {
+    fn of(secret: Secret) -> Self {
+        Keys {
+            fingerprint: secret.fingerprint_key(),
+            secret,
+        }
+    }
 }
 
 /// Why a refund did not happen.
@@ -49,8 +64,7 @@ impl<S> Limiter<S> {
         Limiter {
             store,
             policy: Arc::new(Live::new(policy)),
-            fingerprint_key: secret.fingerprint_key(),
-            secret,
+            keys: ArcSwap::from_pointee(Keys::of(secret)),
             stance: Stance::AsWritten,
             clock,
             observers: Vec::new(),
@@ -69,6 +83,12 @@ impl<S> Limiter<S> {
     pub fn in_shadow(mut self) -> Self {
         self.stance = Stance::AllShadow;
         self
+    }
+
+    /// Goes on with another secret: the one of the nodes whose store this node has just met. Counts
+    /// and receipts made under the one before are not found any more.
+    pub fn use_secret(&self, secret: Secret) {
+        self.keys.store(Arc::new(Keys::of(secret)));
     }
 
     /// Where the counters are.
@@ -115,7 +135,7 @@ impl<S: Store> Limiter<S> {
         let mut id = [0; 16];
         getrandom::fill(&mut id)?;
         let receipt = Receipt::of(decision, || u128::from_ne_bytes(id));
-        Ok(receipt.map(|receipt| receipt.seal(&self.secret)))
+        Ok(receipt.map(|receipt| receipt.seal(&self.keys.load().secret)))
     }
 
     /// Gives back what a receipt says was charged, once.
@@ -123,7 +143,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// When the receipt is not of this deployment, or the store gave no answer.
     pub async fn refund(&self, receipt: &str) -> Result<Refunded, RefundError> {
-        let receipt = Receipt::open(receipt, &self.secret)?;
+        let receipt = Receipt::open(receipt, &self.keys.load().secret)?;
         let policy = self.policy.get();
         let refund = receipt.refund(&policy.rules);
         if refund.set.charges.is_empty() {
@@ -280,7 +300,7 @@ impl<S> View<'_, S> {
         engine::plan(
             &self.policy.rules,
             limiter.stance,
-            &limiter.fingerprint_key,
+            &limiter.keys.load().fingerprint,
             request,
             || limiter.clock.now(),
         )
@@ -304,7 +324,12 @@ impl<S> View<'_, S> {
             }
         }
         let (limiter, rules) = (self.limiter, &self.policy.rules);
-        engine::charges(rules, limiter.stance, &limiter.fingerprint_key, request)
+        engine::charges(
+            rules,
+            limiter.stance,
+            &limiter.keys.load().fingerprint,
+            request,
+        )
     }
 
     fn tell(&self, request: &Request<'_>, decision: &Decision) {

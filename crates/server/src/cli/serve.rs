@@ -8,13 +8,14 @@ use arc_swap::ArcSwapOption;
 use tidegate::clock::SystemClock;
 use tidegate::http::ResetStyle;
 use tidegate::observe::{Metrics, process};
-use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Secret};
+use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 use super::{Exit, ServeArgs, complain};
 use crate::address::Place;
-use crate::config::{Layer, Reset, Settings};
+use crate::config::{Layer, Reset, Settings, StoreChoice};
+use crate::counters::{Counters, join, keep_secret};
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
 use crate::edges::admin::serve::Admin;
@@ -35,6 +36,9 @@ const ADMIN_CONNECTIONS_PER_PEER: usize = 16;
 /// at a time so that no decision waits.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 const SWEEP_TABLES: usize = 8;
+
+/// How long the start waits for a shared store.
+const JOIN_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why the service does not run.
 enum Failure {
@@ -97,7 +101,9 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let system = |error: std::io::Error| Failure::System(error.to_string());
     let signals = Signals::listen().map_err(system)?;
     let (drain, idle) = Drain::new();
-    let service = Arc::new(service(&settings, &drain)?);
+    let own = own_secret(&settings)?;
+    let service = Arc::new(service(&settings, own.as_ref(), &drain)?);
+    join_soon(&service, own).await;
     let live = Live::start(&service, settings.rules.as_deref()).map_err(system)?;
     let live = Arc::new(live);
     let token_file = settings.admin_token_file.as_deref();
@@ -163,21 +169,49 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     Ok(end)
 }
 
-fn service(settings: &Settings, drain: &Drain) -> Result<Service, Failure> {
+/// The secret this node was given, if any.
+fn own_secret(settings: &Settings) -> Result<Option<Secret>, Failure> {
+    let Some(file) = &settings.secret_file else {
+        return Ok(None);
+    };
+    let fault = |reason: String| Failure::Config(format!("{}: {reason}", file.display()));
+    let bytes = std::fs::read(file).map_err(|error| fault(error.to_string()))?;
+    let secret = Secret::from_bytes(&bytes).map_err(|error| fault(error.to_string()))?;
+    Ok(Some(secret))
+}
+
+/// Meets the other nodes at the store they share. The service starts without it if it must.
+async fn join_soon(service: &Arc<Service>, own: Option<Secret>) {
+    let joining = Arc::clone(service);
+    let (done, joined) = oneshot::channel();
+    tokio::spawn(async move {
+        let secret = join(&joining.limiter, own.as_ref()).await;
+        let _nobody_waits_any_more = done.send(());
+        if let Some(secret) = secret {
+            keep_secret(&joining.limiter, secret, own.is_some()).await;
+        }
+    });
+    if tokio::time::timeout(JOIN_WITHIN, joined).await.is_err() {
+        warn!("the store does not answer yet; this node decides by its share of each limit");
+    }
+}
+
+fn service(settings: &Settings, own: Option<&Secret>, drain: &Drain) -> Result<Service, Failure> {
     let no_randomness =
         |error: getrandom::Error| Failure::System(format!("no randomness: {error}"));
-    let secret = match &settings.secret_file {
+    let secret = match own {
         None => Secret::random().map_err(no_randomness)?,
-        Some(file) => {
-            let fault = |reason: String| Failure::Config(format!("{}: {reason}", file.display()));
-            let bytes = std::fs::read(file).map_err(|error| fault(error.to_string()))?;
-            Secret::from_bytes(&bytes).map_err(|error| fault(error.to_string()))?
-        }
+        Some(own) => own.clone(),
     };
-    let policy = live::policy(settings.rules.as_deref()).map_err(Failure::Config)?;
+    let precision = settings.store.precision();
+    let policy = live::policy(settings.rules.as_deref(), precision).map_err(Failure::Config)?;
     let clock = SystemClock::new();
     let metrics = Arc::new(Metrics::default());
-    let store = MemoryStore::with_cap(clock, settings.memory_cap.0);
+    let store = match &settings.store {
+        StoreChoice::Memory => Counters::in_memory(clock, settings.memory_cap.0),
+        StoreChoice::Redis(url) => Counters::shared(url.expose(), settings.nodes, clock)
+            .map_err(|error| Failure::Config(error.to_string()))?,
+    };
     let mut limiter =
         Limiter::new(store, policy, secret, Arc::new(clock)).observed_by(Arc::clone(&metrics) as _);
     if settings.shadow {

@@ -19,6 +19,7 @@ use super::exposition::{Exposition, Kind};
 use super::histogram::Histogram;
 use super::process;
 use super::series::{Counter, Gauge, Outcome, RuleSeries};
+use super::store::StoreFacts;
 
 /// The statuses answers are counted by; anything else is `other`.
 const STATUSES: [u16; 15] = [
@@ -67,25 +68,6 @@ pub struct Reload {
     pub rejected: Counter,
     /// The digest of the rules in force.
     pub hash: Mutex<String>,
-}
-
-/// What a store says of itself when the page is written.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StoreFacts {
-    /// Counters kept.
-    pub keys: u64,
-    /// Memory they take.
-    pub bytes: u64,
-    /// The most they may take.
-    pub cap_bytes: u64,
-    /// Charges that had to share a counter because the store was full.
-    pub overflowed: u64,
-    /// Counters freed because they had nothing left to tell.
-    pub swept: u64,
-    /// Counters converted to a limit with other parameters.
-    pub converted: u64,
-    /// Counters found ahead of the clock: it was set back.
-    pub clock_steps: u64,
 }
 
 impl Default for Metrics {
@@ -189,13 +171,13 @@ impl Metrics {
     }
 
     /// Writes the page.
-    pub fn expose(&self, version: &str, store: StoreFacts) -> String {
+    pub fn expose(&self, version: &str, store: &StoreFacts) -> String {
         let mut page = Exposition::default();
         self.expose_decisions(&mut page);
         self.expose_answers(&mut page);
         self.expose_log(&mut page);
         self.expose_reload(&mut page);
-        expose_store(&mut page, store);
+        store.expose(&mut page);
         page.family("tidegate_build_info", Kind::Gauge, "The version that runs.")
             .sample(&[("version", version)], 1);
         process::expose(&mut page);
@@ -357,53 +339,9 @@ fn shown_at_zero(series: &RuleSeries, outcome: Outcome, source: Source) -> bool 
     }
 }
 
-fn expose_store(page: &mut Exposition, store: StoreFacts) {
-    page.single(
-        "tidegate_store_keys",
-        Kind::Gauge,
-        "Counters in the store.",
-        store.keys,
-    );
-    page.single(
-        "tidegate_store_bytes",
-        Kind::Gauge,
-        "Memory the counters take.",
-        store.bytes,
-    );
-    page.single(
-        "tidegate_store_cap_bytes",
-        Kind::Gauge,
-        "The most memory the counters may take.",
-        store.cap_bytes,
-    );
-    page.single(
-        "tidegate_store_overflow_total",
-        Kind::Counter,
-        "Charges that shared a counter because the store was full.",
-        store.overflowed,
-    );
-    page.single(
-        "tidegate_store_swept_total",
-        Kind::Counter,
-        "Counters freed because they were full again.",
-        store.swept,
-    );
-    page.single(
-        "tidegate_store_converted_total",
-        Kind::Counter,
-        "Counters converted to a limit with other parameters.",
-        store.converted,
-    );
-    page.single(
-        "tidegate_store_clock_steps_total",
-        Kind::Counter,
-        "Counters found ahead of the clock, which must have been set back.",
-        store.clock_steps,
-    );
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::store::MemoryFacts;
     use super::*;
 
     fn series_of(page: &str) -> usize {
@@ -421,7 +359,7 @@ mod tests {
                 .decisions(Edge::Http, Outcome::Deny, Source::Exact)
                 .inc();
         }
-        let page = metrics.expose("0", StoreFacts::default());
+        let page = metrics.expose("0", &StoreFacts::Memory(MemoryFacts::default()));
         let want =
             r#"tidegate_decisions_total{rule="a",edge="http",outcome="deny",source="exact"} 2"#;
         assert!(page.contains(want), "{page}");
@@ -438,7 +376,7 @@ mod tests {
             .find_one(None)
             .decisions(Edge::Http, Outcome::Allow, Source::Exact)
             .inc();
-        let page = metrics.expose("0", StoreFacts::default());
+        let page = metrics.expose("0", &StoreFacts::Memory(MemoryFacts::default()));
         let labels = r#"{rule="none",edge="http",outcome="allow",source="exact"} 2"#;
         assert_eq!(page.matches(labels).count(), 1, "{page}");
     }
@@ -449,17 +387,17 @@ mod tests {
         let names: Vec<String> = (0..Metrics::RULES + 5).map(|i| format!("r{i}")).collect();
         let found = metrics.find(names.iter().map(String::as_str));
         assert_eq!(found[Metrics::RULES + 4].name(), "other");
-        let page = metrics.expose("0", StoreFacts::default());
+        let page = metrics.expose("0", &StoreFacts::Memory(MemoryFacts::default()));
         assert!(page.contains("tidegate_rules_without_series 5\n"));
         // Room is made by rules that are gone, not by rules that are there.
         let found = metrics.find(["new"]);
         assert_eq!(found[0].name(), "new");
-        assert!(series_of(&metrics.expose("0", StoreFacts::default())) < 100);
+        assert!(series_of(&metrics.expose("0", &StoreFacts::Memory(MemoryFacts::default()))) < 100);
     }
 
     #[test]
     fn every_family_opens_once_with_help_and_type() {
-        let page = Metrics::default().expose("0.1.0", StoreFacts::default());
+        let page = Metrics::default().expose("0.1.0", &StoreFacts::Memory(MemoryFacts::default()));
         let mut seen = HashSet::new();
         for line in page.lines().filter(|line| line.starts_with("# TYPE ")) {
             let name = line.split(' ').nth(2).unwrap();

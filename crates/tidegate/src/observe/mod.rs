@@ -14,9 +14,11 @@ mod lines;
 mod metrics;
 pub mod process;
 mod series;
+mod store;
 
 pub use exposition::{Exposition, Kind};
 pub use histogram::Histogram;
 pub use lines::{Line, LineGate};
-pub use metrics::{Metrics, Reload, StoreFacts};
+pub use metrics::{Metrics, Reload};
 pub use series::{Counter, Gauge, Outcome, RuleSeries};
+pub use store::{MemoryFacts, SharedSeries, StoreFacts};

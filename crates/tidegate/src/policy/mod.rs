@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tidegate_core::rules::{Faults, RuleSet, SourceFile, parse};
+use tidegate_core::algorithms::Precision;
+use tidegate_core::rules::{Faults, RuleSet, SourceFile, parse_for};
 
 use crate::identity::keys::KeysError;
 use crate::identity::{Canon, KeyTable};
@@ -31,6 +32,8 @@ pub struct Policy {
     keys_path: Option<PathBuf>,
     digest: [u8; 32],
     canon: Canon,
+    /// What the rules were compiled for, and are compiled for when they change.
+    precision: Precision,
 }
 
 /// Why a policy cannot come into force.
@@ -57,6 +60,7 @@ impl Policy {
             rules,
             keys_path: None,
             digest: digest(&[]),
+            precision: Precision::Memory,
         }
         .with(None)
     }
@@ -66,10 +70,19 @@ impl Policy {
     /// # Errors
     /// Every fault of the texts at once.
     pub fn parse(files: &[SourceFile<'_>]) -> Result<Self, Faults> {
+        Self::parse_for(files, Precision::Memory)
+    }
+
+    /// The same for a store that computes with `precision`.
+    ///
+    /// # Errors
+    /// Every fault of the texts at once.
+    pub fn parse_for(files: &[SourceFile<'_>], precision: Precision) -> Result<Self, Faults> {
         let draft = Draft {
-            rules: parse(files)?,
+            rules: parse_for(files, precision)?,
             keys_path: None,
             digest: digest(files),
+            precision,
         };
         Ok(draft.with(None))
     }
@@ -86,9 +99,17 @@ impl Policy {
     /// # Errors
     /// Every fault of the files at once.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
+        Self::load_for(path, Precision::Memory)
+    }
+
+    /// The same for a store that computes with `precision`.
+    ///
+    /// # Errors
+    /// Every fault of the files at once.
+    pub fn load_for(path: &Path, precision: Precision) -> Result<Self, LoadError> {
         let snapshot = Target::rules(path).read()?;
         let texts = texts(&snapshot).map_err(LoadError::Read)?;
-        Draft::parse(path, &texts)?.read_keys()
+        Draft::parse(path, &texts, precision)?.read_keys()
     }
 
     /// The form in which addresses are counted.
@@ -108,19 +129,25 @@ struct Draft {
     rules: RuleSet,
     keys_path: Option<PathBuf>,
     digest: [u8; 32],
+    precision: Precision,
 }
 
 impl Draft {
-    fn parse(path: &Path, texts: &[(String, String)]) -> Result<Self, Faults> {
+    fn parse(
+        path: &Path,
+        texts: &[(String, String)],
+        precision: Precision,
+    ) -> Result<Self, Faults> {
         let files: Vec<SourceFile<'_>> = texts
             .iter()
             .map(|(name, text)| SourceFile { name, text })
             .collect();
-        let rules = parse(&files)?;
+        let rules = parse_for(&files, precision)?;
         Ok(Draft {
             keys_path: rules.keys_file().map(|keys| beside(path, keys)),
             digest: digest(&files),
             rules,
+            precision,
         })
     }
 
@@ -144,6 +171,7 @@ impl Draft {
             keys,
             keys_path: self.keys_path,
             digest: self.digest,
+            precision: self.precision,
         }
     }
 }

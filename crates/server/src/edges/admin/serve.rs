@@ -10,7 +10,7 @@ use hyper::Request;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tidegate::Standing;
-use tidegate::observe::{Exposition, StoreFacts};
+use tidegate::observe::Exposition;
 
 use super::guard::Guard;
 use crate::address::Place;
@@ -98,20 +98,11 @@ impl Admin {
 
     fn metrics(&self) -> Answer {
         self.service.metrics.lines_dropped.set(sink::dropped());
-        let stats = self.service.limiter.store().stats();
-        let facts = StoreFacts {
-            keys: stats.keys,
-            bytes: stats.bytes,
-            cap_bytes: stats.cap,
-            overflowed: stats.overflow,
-            swept: stats.swept,
-            converted: stats.converted,
-            clock_steps: stats.clock_steps,
-        };
+        let facts = self.service.limiter.store().facts();
         let page = self
             .service
             .metrics
-            .expose(env!("CARGO_PKG_VERSION"), facts);
+            .expose(env!("CARGO_PKG_VERSION"), &facts);
         let mut answer = Response::new(Bytes::from(page).into());
         let content_type = HeaderValue::from_static(Exposition::CONTENT_TYPE);
         answer

@@ -15,7 +15,7 @@ use crate::net::connection::Answer;
 use crate::service::{Service, body_style};
 
 /// Answers one sub-request. Its own body, if it has one, is not looked at.
-pub(crate) fn answer(
+pub(crate) async fn answer(
     service: &Service,
     id: &Id,
     peer: &Place,
@@ -24,7 +24,7 @@ pub(crate) fn answer(
     let options = Options::read(parts.uri.query())?;
     let reading = service.reading();
     let request = wire::request(&parts.headers, options, peer, &reading)?;
-    let decision = service.decide(request, false).map_err(no_store)?;
+    let decision = service.decide(request, false).await.map_err(no_store)?;
     let context = service.context(id, body_style(&parts.headers));
     if decision.allowed() {
         let mut answer = Response::new(Bytes::new().into());

@@ -26,7 +26,7 @@ use crate::ids::Id;
 use crate::net::body;
 use crate::net::connection::{Answer, Handler};
 use crate::net::outgoing;
-use crate::service::{Service, at_once, body_style};
+use crate::service::{Service, body_style};
 
 /// A list of a thousand requests with generous attributes.
 const LARGEST: usize = 1 << 20;
@@ -51,7 +51,12 @@ impl Handler for Public {
         let (parts, body) = request.into_parts();
         let id = service.ids.next();
         let (edge, answered) = match parts.uri.path() {
-            "/v1/auth" => (Edge::Auth, auth::serve::answer(service, &id, peer, &parts)),
+            "/v1/auth" => (
+                Edge::Auth,
+                service
+                    .wait_for(auth::serve::answer(service, &id, peer, &parts))
+                    .await,
+            ),
             path => (Edge::Http, route(service, &id, path, &parts, body).await),
         };
         let answer = answered.unwrap_or_else(|refusal| refusal.answer(&id));
@@ -80,7 +85,10 @@ async fn route(
         "/v1/check" => asked(service, id, Verb::Check, parts, body).await,
         "/v1/peek" => asked(service, id, Verb::Peek, parts, body).await,
         "/v1/explain" => asked(service, id, Verb::Explain, parts, body).await,
-        "/v1/refund" => refund(service, id, &posted(parts, body).await?),
+        "/v1/refund" => {
+            let body = posted(parts, body).await?;
+            service.wait_for(refund(service, id, &body)).await
+        }
         "/healthz" => get(parts).map(|()| status_answer(StatusCode::OK, "ok", id)),
         "/readyz" => get(parts).map(|()| match *service.phase.borrow() {
             Phase::Serving => status_answer(StatusCode::OK, "ready", id),
@@ -103,11 +111,13 @@ async fn asked(
     let body = posted(parts, body).await?;
     let is_list = body.trim_ascii_start().starts_with(b"[");
     if !is_list && verb != Verb::Explain {
-        return ask(service, id, verb, parts, &body);
+        return service.wait_for(ask(service, id, verb, parts, &body)).await;
     }
     let mut room = outgoing::LARGE.begin().await;
     room.prepare();
-    let answer = ask(service, id, verb, parts, &body)?;
+    let answer = service
+        .wait_for(ask(service, id, verb, parts, &body))
+        .await?;
     Ok(answer.map(|body| body.within(room)))
 }
 
@@ -132,7 +142,7 @@ fn status_answer(status: StatusCode, text: &str, id: &Id) -> Answer {
 
 /// One request or a list. A list that is not understood as a whole is refused as a whole, before
 /// anything is charged.
-fn ask(
+async fn ask(
     service: &Service,
     id: &Id,
     verb: Verb,
@@ -146,12 +156,12 @@ fn ask(
             }))
         }
         asked if verb == Verb::Explain => explain::answer(service, id, asked),
-        Asked::One(ask) => one(service, id, verb, parts, *ask, body),
-        Asked::Many(asks) => Ok(many(service, id, verb, asks, body)),
+        Asked::One(ask) => one(service, id, verb, parts, *ask, body).await,
+        Asked::Many(asks) => Ok(many(service, id, verb, asks, body).await),
     }
 }
 
-fn one(
+async fn one(
     service: &Service,
     id: &Id,
     verb: Verb,
@@ -160,7 +170,7 @@ fn one(
     body: &[u8],
 ) -> Result<Answer, Refusal> {
     let peek = ask.wish.peek || verb == Verb::Peek;
-    let decision = service.decide(ask.request, peek).map_err(no_store)?;
+    let decision = service.decide(ask.request, peek).await.map_err(no_store)?;
     let receipt = service.receipt(ask.wish.receipt && !peek, &decision);
     let mut context = service.context(id, body_style(&parts.headers));
     context.receipt = receipt.as_deref();
@@ -183,7 +193,7 @@ pub(crate) fn decided(decided: Decided) -> Answer {
 
 /// A list: each decided on its own, in order, all under the same rules. Taken in pieces that fit
 /// the processor's first cache.
-fn many(service: &Service, id: &Id, verb: Verb, asks: Asks<'_>, body: &[u8]) -> Answer {
+async fn many(service: &Service, id: &Id, verb: Verb, asks: Asks<'_>, body: &[u8]) -> Answer {
     const PIECE: usize = 16;
     let view = service.limiter.view();
     let (mut requests, mut wishes) = (asks.requests, asks.wishes);
@@ -198,7 +208,7 @@ fn many(service: &Service, id: &Id, verb: Verb, asks: Asks<'_>, body: &[u8]) -> 
     let (mut at, mut took) = (0, Duration::ZERO);
     for (piece, wishes) in requests.chunks_mut(PIECE).zip(wishes.chunks(PIECE)) {
         let begun = Instant::now();
-        let decisions = decide_each(&view, piece, wishes);
+        let decisions = decide_each(&view, piece, wishes).await;
         took += begun.elapsed();
         for (decision, wish) in decisions.iter().zip(wishes) {
             if at > 0 {
@@ -242,25 +252,27 @@ fn write_item<'a>(
     item(decision, &context, out);
 }
 
-fn decide_each<'r, S: Store>(
+async fn decide_each<'r, S: Store>(
     view: &'r View<'_, S>,
     requests: &mut [Request<'r>],
     wishes: &[Wish],
 ) -> Vec<Result<Decision, StoreError>> {
     if !wishes.iter().any(|wish| wish.peek) {
-        return at_once(view.check_each(requests));
+        return view.check_each(requests).await;
     }
-    let each = requests.iter().cloned().zip(wishes);
-    let decided = each.map(|(request, wish)| match wish.peek {
-        true => at_once(view.peek(request)),
-        false => at_once(view.check(request)),
-    });
-    decided.collect()
+    let mut decided = Vec::with_capacity(wishes.len());
+    for (request, wish) in requests.iter().cloned().zip(wishes) {
+        decided.push(match wish.peek {
+            true => view.peek(request).await,
+            false => view.check(request).await,
+        });
+    }
+    decided
 }
 
-fn refund(service: &Service, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
+async fn refund(service: &Service, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
     let receipt = wire::receipt(body)?;
-    let result = match at_once(service.limiter.refund(&receipt)) {
+    let result = match service.limiter.refund(&receipt).await {
         Ok(Refunded::Done) => "done",
         Ok(Refunded::Already) => "already",
         Ok(Refunded::Lapsed) => "lapsed",

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -71,6 +71,8 @@ pub(super) struct Link {
     next: AtomicUsize,
     scripts: Arc<[Loaded]>,
     secret: Option<String>,
+    /// Whether scripts may be run.
+    open: AtomicBool,
 }
 
 /// A connection, or its absence.
@@ -149,6 +151,7 @@ impl Link {
             next: AtomicUsize::new(0),
             scripts,
             secret,
+            open: AtomicBool::new(true),
         })
     }
 
@@ -164,7 +167,7 @@ impl Link {
 
     /// Runs a script.
     pub(super) async fn call(&self, call: &Call<'_>) -> Result<Value, Fault> {
-        let (lane, live) = self.lane()?;
+        let (lane, live) = self.working_lane()?;
         self.call_on(lane, &live, call).await
     }
 
@@ -185,7 +188,7 @@ impl Link {
 
     /// Runs a script; and tells the run of the server that it was sent to, or 0 if to none.
     pub(super) async fn call_and_run(&self, call: &Call<'_>) -> (Result<Value, Fault>, u64) {
-        let (lane, live) = match self.lane() {
+        let (lane, live) = match self.working_lane() {
             Ok(found) => found,
             Err(fault) => return (Err(fault), 0),
         };
@@ -200,7 +203,7 @@ impl Link {
 
     /// Runs several scripts one after another, on one connection and in one go.
     pub(super) async fn call_each(&self, calls: &[Call<'_>]) -> Vec<Result<Value, Fault>> {
-        let (lane, live) = match self.lane() {
+        let (lane, live) = match self.working_lane() {
             Ok(found) => found,
             Err(fault) => return calls.iter().map(|_| Err(fault.clone())).collect(),
         };
@@ -236,6 +239,18 @@ impl Link {
     pub(super) async fn command(&self, command: &Cmd) -> Result<Value, Fault> {
         let (lane, live) = self.lane()?;
         lane.send(&live, command).await
+    }
+
+    /// Whether scripts may be run from now on. Plain commands always may.
+    pub(super) fn set_open(&self, open: bool) {
+        self.open.store(open, Ordering::Release);
+    }
+
+    fn working_lane(&self) -> Result<(&Lane, Arc<Live>), Fault> {
+        match self.open.load(Ordering::Acquire) {
+            true => self.lane(),
+            false => Err(Fault::not_connected(None)),
+        }
     }
 
     /// A connection that stands, in turn.

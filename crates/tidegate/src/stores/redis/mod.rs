@@ -50,13 +50,14 @@ use self::plan::{Manner, Plan};
 use self::reply::Reply;
 use self::scripts::Script;
 
-/// Counters in one server of Redis or Valkey.
+/// Counters in one server of Redis or Valkey. Clones are handles to the same.
+#[derive(Clone)]
 pub struct RedisStore {
-    link: Link,
+    link: Arc<Link>,
     /// The server's time when it last answered, to know which windows of a calendar are near.
-    last_seen: AtomicU64,
+    last_seen: Arc<AtomicU64>,
     /// The epoch of the store; 0 as long as it is not known.
-    epoch: AtomicU64,
+    epoch: Arc<AtomicU64>,
 }
 
 impl RedisStore {
@@ -71,13 +72,24 @@ impl RedisStore {
     }
 
     fn running(config: &RedisConfig, scripts: impl Into<Arc<[Loaded]>>) -> Result<Self, Fault> {
-        let link = Link::open(config, scripts.into())?;
+        let link = Arc::new(Link::open(config, scripts.into())?);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Ok(RedisStore {
             link,
-            last_seen: AtomicU64::new(now.map_or(0, |now| Nanos::from(now).get())),
-            epoch: AtomicU64::new(0),
+            last_seen: Arc::new(AtomicU64::new(now.map_or(0, |now| Nanos::from(now).get()))),
+            epoch: Arc::default(),
         })
+    }
+
+    /// Counts nothing until [`RedisStore::unlock`]: a node that does not know the secret of the others
+    /// would count their clients under other names.
+    pub fn lock(&self) {
+        self.link.set_open(false);
+    }
+
+    /// Counts from now on.
+    pub fn unlock(&self) {
+        self.link.set_open(true);
     }
 
     /// Waits until the server can be asked. For start-up and tests: no verb waits for that.

@@ -46,37 +46,62 @@ impl RedisStore {
     /// # Errors
     /// When this node must not count in this store, or the store does not answer.
     pub async fn share_secret(&self, own: Option<&Secret>) -> Result<Secret, SecretError> {
-        let mine = match own {
-            Some(secret) => secret.clone(),
-            None => Secret::random()?,
+        match own {
+            Some(own) => self.agree(own, Offer::Check).await,
+            None => self.agree(&Secret::random()?, Offer::Whole).await,
+        }
+    }
+
+    /// The same after the store may have lost it: `secret` is what the nodes agreed on before, `given`
+    /// whether this node was given it.
+    ///
+    /// # Errors
+    /// When this node must not count in this store any more, or the store does not answer.
+    pub async fn restore_secret(
+        &self,
+        secret: &Secret,
+        given: bool,
+    ) -> Result<Secret, SecretError> {
+        let offer = if given { Offer::Check } else { Offer::Whole };
+        self.agree(secret, offer).await
+    }
+
+    /// Offers a secret, and takes the one that is there.
+    async fn agree(&self, mine: &Secret, offer: Offer) -> Result<Secret, SecretError> {
+        let offered = match offer {
+            Offer::Check => format!("{CHECK}{}", mine.check()),
+            Offer::Whole => format!("{WHOLE}{}", mine.to_hex()),
         };
-        let offered = match own {
-            Some(_) => format!("{CHECK}{}", mine.check()),
-            None => format!("{WHOLE}{}", mine.to_hex()),
-        };
-        let mut offer = redis::cmd("SET");
-        offer.arg(KEY).arg(&offered).arg("NX");
-        self.link.command(&offer).await?;
+        let mut set = redis::cmd("SET");
+        set.arg(KEY).arg(&offered).arg("NX");
+        self.link.command(&set).await?;
         let mut ask = redis::cmd("GET");
         ask.arg(KEY);
         let Value::BulkString(found) = self.link.command(&ask).await? else {
             return Err(SecretError::Unreadable);
         };
         let found = std::str::from_utf8(&found).map_err(|_| SecretError::Unreadable)?;
-        let theirs = if let Some(hex) = found.strip_prefix(WHOLE) {
-            Secret::from_hex(hex).ok_or(SecretError::Unreadable)?
-        } else if let Some(check) = found.strip_prefix(CHECK) {
-            return match own {
-                None => Err(SecretError::FileNeeded),
-                Some(_) if check == mine.check() => Ok(mine),
-                Some(_) => Err(SecretError::Another),
+        if let Some(check) = found.strip_prefix(CHECK) {
+            return match (check == mine.check(), offer) {
+                (true, _) => Ok(mine.clone()),
+                (false, Offer::Whole) => Err(SecretError::FileNeeded),
+                (false, Offer::Check) => Err(SecretError::Another),
             };
-        } else {
-            return Err(SecretError::Unreadable);
-        };
-        match own {
-            Some(_) if theirs.check() != mine.check() => Err(SecretError::Another),
+        }
+        let hex = found.strip_prefix(WHOLE).ok_or(SecretError::Unreadable)?;
+        let theirs = Secret::from_hex(hex).ok_or(SecretError::Unreadable)?;
+        match offer {
+            Offer::Check if theirs.check() != mine.check() => Err(SecretError::Another),
             _ => Ok(theirs),
         }
     }
+}
+
+/// What a node writes where there is no secret yet.
+#[derive(Clone, Copy)]
+enum Offer {
+    /// The secret itself.
+    Whole,
+    /// Only how to tell it.
+    Check,
 }

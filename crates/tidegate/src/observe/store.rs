@@ -1,0 +1,157 @@
+//! What is told of the store: how full it is, or, of one that is shared, how it is doing.
+
+use super::exposition::{Exposition, Kind};
+use super::series::{Counter, Gauge};
+use crate::resilience::Event;
+
+/// What there is to say of a store when the page is written.
+#[derive(Debug)]
+pub enum StoreFacts<'a> {
+    /// Of one in memory.
+    Memory(MemoryFacts),
+    /// Of one that is shared.
+    Shared(&'a SharedSeries),
+}
+
+impl StoreFacts<'_> {
+    pub(super) fn expose(&self, page: &mut Exposition) {
+        match self {
+            StoreFacts::Memory(facts) => expose_memory(page, facts),
+            StoreFacts::Shared(series) => series.expose(page),
+        }
+    }
+}
+
+/// What a store in memory says of itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryFacts {
+    /// Counters kept.
+    pub keys: u64,
+    /// Memory they take.
+    pub bytes: u64,
+    /// The most they may take.
+    pub cap_bytes: u64,
+    /// Charges that had to share a counter because the store was full.
+    pub overflowed: u64,
+    /// Counters freed because they had nothing left to tell.
+    pub swept: u64,
+    /// Counters converted to a limit with other parameters.
+    pub converted: u64,
+    /// Counters found ahead of the clock: it was set back.
+    pub clock_steps: u64,
+}
+
+/// How a node gets along with the store it shares.
+#[derive(Debug, Default)]
+pub struct SharedSeries {
+    open: Gauge,
+    opened: Counter,
+    exact: Gauge,
+    losses: Counter,
+    seeded: Counter,
+    pushed: Counter,
+}
+
+impl SharedSeries {
+    /// Counts an event.
+    pub fn notice(&self, event: Event) {
+        match event {
+            Event::BreakerOpened => {
+                self.open.set(1);
+                self.opened.inc();
+            }
+            Event::BreakerClosed => self.open.set(0),
+            Event::Lost => {
+                self.exact.set(0);
+                self.losses.inc();
+            }
+            Event::Seeded { counters, .. } => self.seeded.add(counters as u64),
+            Event::Exact => self.exact.set(1),
+            Event::Pushed { units, .. } => self.pushed.add(units),
+        }
+    }
+
+    fn expose(&self, page: &mut Exposition) {
+        page.single(
+            "tidegate_store_breaker_open",
+            Kind::Gauge,
+            "1 while the store is not asked because it failed.",
+            self.open.get(),
+        );
+        page.single(
+            "tidegate_store_breaker_opened_total",
+            Kind::Counter,
+            "How often the store was given up.",
+            self.opened.get(),
+        );
+        page.single(
+            "tidegate_store_exact",
+            Kind::Gauge,
+            "1 while the store is believed to hold every count.",
+            self.exact.get(),
+        );
+        page.single(
+            "tidegate_store_losses_total",
+            Kind::Counter,
+            "How often the store was found to have lost counts.",
+            self.losses.get(),
+        );
+        page.single(
+            "tidegate_store_seeded_total",
+            Kind::Counter,
+            "Counters that this node put back into a store that had lost them.",
+            self.seeded.get(),
+        );
+        page.single(
+            "tidegate_store_reconciled_units_total",
+            Kind::Counter,
+            "Units admitted without the store and charged to it afterwards.",
+            self.pushed.get(),
+        );
+    }
+}
+
+fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {
+    page.single(
+        "tidegate_store_keys",
+        Kind::Gauge,
+        "Counters in the store.",
+        store.keys,
+    );
+    page.single(
+        "tidegate_store_bytes",
+        Kind::Gauge,
+        "Memory the counters take.",
+        store.bytes,
+    );
+    page.single(
+        "tidegate_store_cap_bytes",
+        Kind::Gauge,
+        "The most memory the counters may take.",
+        store.cap_bytes,
+    );
+    page.single(
+        "tidegate_store_overflow_total",
+        Kind::Counter,
+        "Charges that shared a counter because the store was full.",
+        store.overflowed,
+    );
+    page.single(
+        "tidegate_store_swept_total",
+        Kind::Counter,
+        "Counters freed because they were full again.",
+        store.swept,
+    );
+    page.single(
+        "tidegate_store_converted_total",
+        Kind::Counter,
+        "Counters converted to a limit with other parameters.",
+        store.converted,
+    );
+    page.single(
+        "tidegate_store_clock_steps_total",
+        Kind::Counter,
+        "Counters found ahead of the clock, which must have been set back.",
+        store.clock_steps,
+    );
+}
