@@ -35,6 +35,10 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_NODES", value_name = "N")]
     pub(crate) nodes: Option<u32>,
 
+    /// Milliseconds that a decision waits for a shared store where its rule says nothing [default: 5]
+    #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "MS")]
+    pub(crate) store_budget: Option<u64>,
+
     /// Where to answer checks: host:port, unix:path or off [default: 127.0.0.1:8080]
     #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
     pub(crate) http: Option<Address>,
@@ -192,6 +196,7 @@ pub(crate) struct Settings {
     pub(crate) rules: Option<PathBuf>,
     pub(crate) store: StoreChoice,
     pub(crate) nodes: Option<u32>,
+    pub(crate) store_budget: Duration,
     pub(crate) http: Address,
     pub(crate) admin: Address,
     pub(crate) admin_token_file: Option<PathBuf>,
@@ -263,6 +268,7 @@ impl Layer {
             rules: self.rules.or(below.rules),
             store: self.store.or(below.store),
             nodes: self.nodes.or(below.nodes),
+            store_budget: self.store_budget.or(below.store_budget),
             http: self.http.or(below.http),
             admin: self.admin.or(below.admin),
             admin_token_file: self.admin_token_file.or(below.admin_token_file),
@@ -297,6 +303,8 @@ impl Layer {
             rules: self.rules,
             store,
             nodes: self.nodes.filter(|nodes| *nodes > 0),
+            // Several round trips within a zone, and nothing a client would notice.
+            store_budget: Duration::from_millis(self.store_budget.unwrap_or(5).max(1)),
             http: self.http.unwrap_or_else(|| loopback(8080)),
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
             admin_token_file: self.admin_token_file,

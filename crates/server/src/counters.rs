@@ -51,11 +51,11 @@ impl Counters {
         Counters::Memory(MemoryStore::with_cap(clock, cap))
     }
 
-    /// Counters in the Redis or Valkey at `url`, shared by so many nodes if that is known. Nothing is
-    /// counted there before [`join`] has learnt the secret of the others.
+    /// Counters in the Redis or Valkey at `url`. Nothing is counted there before [`join`] has learnt the
+    /// secret of the others.
     pub(crate) fn shared(
         url: &str,
-        nodes: Option<u32>,
+        settings: resilience::Settings,
         clock: SystemClock,
     ) -> Result<Self, Unusable> {
         let bare = RedisStore::open(&RedisConfig::new(url))?;
@@ -63,10 +63,6 @@ impl Counters {
         let series = Arc::<SharedSeries>::default();
         let lost = Arc::<Notify>::default();
         let (counted, rung) = (Arc::clone(&series), Arc::clone(&lost));
-        let settings = resilience::Settings {
-            nodes,
-            ..resilience::Settings::default()
-        };
         let store = resilience::resilient(
             bare.clone(),
             TokioRuntime::new()?,

@@ -8,7 +8,7 @@ use arc_swap::ArcSwapOption;
 use tidegate::clock::SystemClock;
 use tidegate::http::ResetStyle;
 use tidegate::observe::{Metrics, process};
-use tidegate::{Limiter, Secret};
+use tidegate::{Limiter, Secret, resilience};
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
@@ -209,8 +209,15 @@ fn service(settings: &Settings, own: Option<&Secret>, drain: &Drain) -> Result<S
     let metrics = Arc::new(Metrics::default());
     let store = match &settings.store {
         StoreChoice::Memory => Counters::in_memory(clock, settings.memory_cap.0),
-        StoreChoice::Redis(url) => Counters::shared(url.expose(), settings.nodes, clock)
-            .map_err(|error| Failure::Config(error.to_string()))?,
+        StoreChoice::Redis(url) => {
+            let own = resilience::Settings {
+                nodes: settings.nodes,
+                budget: settings.store_budget.into(),
+                ..resilience::Settings::default()
+            };
+            let shared = Counters::shared(url.expose(), own, clock);
+            shared.map_err(|error| Failure::Config(error.to_string()))?
+        }
     };
     let mut limiter =
         Limiter::new(store, policy, secret, Arc::new(clock)).observed_by(Arc::clone(&metrics) as _);

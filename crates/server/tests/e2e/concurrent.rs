@@ -31,7 +31,7 @@ fn storm(clients: &mut [Client]) -> Vec<Reply> {
 }
 
 /// A window that does not end while the test runs.
-fn unit() -> &'static str {
+pub(crate) fn unit() -> &'static str {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap()

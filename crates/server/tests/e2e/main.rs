@@ -20,3 +20,4 @@ mod readers;
 mod readme;
 mod reload;
 mod server;
+mod shared;

@@ -1,0 +1,109 @@
+//! Several nodes on one real Redis: one count, also after it was lost, and no need of it to start.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use tidegate_parts::{Program, Server as Redis, free_port};
+
+use crate::concurrent::unit;
+use crate::http::{Client, ask};
+use crate::server::{DEADLINE, Server};
+
+/// A node that waits for its store as long as it takes: exactness must not depend on this machine.
+fn node(store: &str) -> Server {
+    let rules = format!(
+        "version: 1\nrules:\n  - {{ name: r, by: ip, rate: 100/{}, algorithm: fixed-window }}\n",
+        unit()
+    );
+    Server::with(&rules, &["--store", store, "--store-budget", "30000"])
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn exact(node: &Server) {
+    until("an exact node", || node.metric("tidegate_store_exact") == 1);
+}
+
+/// What is left after each of so many requests that passed.
+fn passed(client: &mut Client, requests: usize) -> Vec<u64> {
+    let replies = (0..requests).map(|_| client.post("/v1/check", &ask("192.0.2.1", "/x")));
+    let passed = replies.filter_map(|reply| {
+        assert!(matches!(reply.status, 200 | 429), "{reply:?}");
+        let answer = reply.json();
+        assert_ne!(answer["source"], "fallback", "{answer}");
+        (reply.status == 200).then(|| answer["remaining"].as_u64().unwrap())
+    });
+    passed.collect()
+}
+
+#[test]
+fn four_nodes_pass_exactly_the_limit_and_hand_out_each_ticket_once() {
+    let redis = Redis::redis7();
+    let nodes: Vec<_> = (0..4).map(|_| node(&redis.url())).collect();
+    nodes.iter().for_each(exact);
+    let tickets: Vec<u64> = std::thread::scope(|scope| {
+        let clients = (0..16).map(|i| {
+            let mut client = nodes[i % nodes.len()].client();
+            scope.spawn(move || passed(&mut client, 125))
+        });
+        let clients: Vec<_> = clients.collect();
+        let each = clients.into_iter().map(|client| client.join().unwrap());
+        each.flatten().collect()
+    });
+    assert_eq!(tickets.len(), 100);
+    assert_eq!(BTreeSet::from_iter(tickets), (0..100).collect());
+}
+
+#[test]
+fn what_a_store_lost_is_put_back() {
+    let mut redis = Redis::redis7();
+    let nodes = [node(&redis.url()), node(&redis.url())];
+    nodes.iter().for_each(exact);
+    let mut clients = nodes.each_ref().map(Server::client);
+    let before: usize = clients.iter_mut().map(|c| passed(c, 30).len()).sum();
+    assert_eq!(before, 60);
+    redis.kill();
+    redis.restart();
+    for node in &nodes {
+        until("a loss", || node.metric("tidegate_store_losses_total") == 1);
+        exact(node);
+    }
+    let after: usize = clients.iter_mut().map(|c| passed(c, 100).len()).sum();
+    assert_eq!(after, 40);
+    // A newcomer learns the secret that the others have put back, and counts the same client.
+    let newcomer = node(&redis.url());
+    exact(&newcomer);
+    assert!(passed(&mut newcomer.client(), 10).is_empty());
+}
+
+#[test]
+fn a_node_starts_without_its_store_and_meets_it_later() {
+    let port = free_port();
+    let node = node(&format!("redis://:planted-secret@127.0.0.1:{port}"));
+    let first = node.post("/v1/check", &ask("192.0.2.1", "/x")).json();
+    assert_eq!(first["allowed"], true);
+    assert_eq!(first["source"], "fallback");
+    let options = ["--requirepass", "planted-secret"];
+    let _redis = Redis::start_on(port, Program::Redis7, &options);
+    exact(&node);
+    until("an exact answer", || {
+        let answer = node.post("/v1/check", &ask("192.0.2.2", "/x")).json();
+        answer["source"] == "exact"
+    });
+    node.signal("TERM");
+    let (_, log) = node.wait_end();
+    assert!(
+        log.iter()
+            .any(|line| line["message"] == "decisions are exact")
+    );
+    assert!(
+        !log.iter()
+            .any(|line| line.to_string().contains("planted-secret"))
+    );
+}
