@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate_core::algorithms::{Limit, State};
+use tidegate_core::algorithms::{Limit, LogEntry, LogState, MOST_ENTRIES, Parameters, State};
 use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -285,6 +285,11 @@ impl Run {
 
     /// A state that some node might know: made under the limit, not far from now.
     fn seeded(&mut self, limit: &Limit, now: Nanos) -> State {
+        if let Parameters::Log { width, grain, .. } = limit.parameters()
+            && self.random.chance(2)
+        {
+            return self.full_log(width, grain, limit.tick().floor(now));
+        }
         let ago = Nanos::new(self.random.below(limit.full_window().get().min(1 << 50)) / 2);
         let ahead = Nanos::new(self.random.below(8_000_000_000) * self.random.below(2));
         let mut at = now.since(ago).plus(ahead);
@@ -298,6 +303,18 @@ impl Run {
             limit.spend(&mut state, moment, Cost::new(cost).expect("a cost"));
         }
         state
+    }
+
+    /// A log with as many entries as it may have, or nearly.
+    fn full_log(&mut self, width: u64, grain: u64, now: u64) -> State {
+        let count = MOST_ENTRIES - self.random.below(3);
+        let step = (width / (count + 1) / grain).max(1) * grain;
+        let newest = now / grain * grain;
+        let entries = (0..count).map(|age| LogEntry {
+            stamp: newest.saturating_sub(age * step),
+            units: 1 + self.random.below(2) as u32,
+        });
+        State::Log(LogState::from_entries(entries.collect()))
     }
 
     fn send(&mut self, script: Script, keys: &[Vec<u8>], plan: &Plan, extra: &[&[u8]], now: u64) {
