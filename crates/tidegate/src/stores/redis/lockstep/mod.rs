@@ -107,7 +107,7 @@ struct Run {
 impl Run {
     fn charges(&mut self, subject: &Subject) -> Vec<Choice> {
         let mut charges = Vec::new();
-        let several = self.random.chance(20);
+        let several = self.random.chance(12);
         for rule in 0..2 {
             for rate in 0..3 {
                 let wanted = match several {
@@ -163,7 +163,7 @@ impl Run {
         subject.now = moved.clamp(START, (1 << 53) - (1 << 49));
         let verb = self.random.below(20);
         let mut chosen = self.charges(subject);
-        if (14..=16).contains(&verb) {
+        if matches!(verb, 14 | 15) {
             chosen.truncate(1);
         }
         let give_back = verb == 17 && subject.charged.is_some();
@@ -215,7 +215,7 @@ impl Run {
                     found: found[0].clone(),
                 }
             }
-            15 | 16 => {
+            15 => {
                 let state = self.seeded(&set.charges[0].limit, now);
                 model::seed(&set.charges[0], &plan, &mut records, &state, now);
                 let one = [(&plan.headers[0], set.charges[0].limit.as_ref(), &state)];
