@@ -13,7 +13,7 @@ use tidegate_core::store::Store;
 use tidegate_core::units::Nanos;
 
 use self::conformance::Rig;
-use super::link::Loaded;
+use super::scripts::Loaded;
 use super::servers::{Program, Server};
 use super::{RedisConfig, RedisStore, scripts};
 
