@@ -1,4 +1,6 @@
 
+-- The rest of charge.lua, after what the scripts share.
+
 local heads, records, found = {}, {}, {}
 for i = 1, #KEYS do
   heads[i] = ARGV[1 + i]

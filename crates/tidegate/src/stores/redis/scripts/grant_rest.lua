@@ -1,4 +1,6 @@
 
+-- The rest of grant.lua, after what the scripts share.
+
 local found = redis.call('GET', KEYS[1])
 local record = read_record(found)
 local charges = read_plan(ARGV[1], { ARGV[2] }, now)

@@ -1,4 +1,6 @@
 
+-- The rest of refund.lua, after what the scripts share.
+
 local function refund(limit, state, tick, charged, units)
   local kind = limit.kind
   if kind == 'bucket' then

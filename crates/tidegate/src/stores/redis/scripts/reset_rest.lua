@@ -1,4 +1,6 @@
 
+-- The rest of reset.lua, after what the scripts share.
+
 local forgotten = 0
 for i, key in ipairs(KEYS) do
   local record, left, expires, gone = read_record(redis.call('GET', key)), {}, 1, false

@@ -1,4 +1,6 @@
 
+-- The rest of seed.lua, after what the scripts share.
+
 local ENDLESS = math.huge
 
 local function merge_logs(limit, state, other)
