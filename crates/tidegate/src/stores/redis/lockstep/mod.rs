@@ -5,6 +5,7 @@
 //! are independent, so that one round is one long pipeline; a failure names the seed that repeats it.
 
 mod cases;
+mod memory;
 mod model;
 mod run;
 mod wire;
