@@ -8,11 +8,12 @@ mod conformance;
 use std::sync::Mutex;
 
 use redis::Commands;
-use tidegate_core::algorithms::Precision;
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
+use tidegate_core::store::Store;
 use tidegate_core::units::Nanos;
 
 use self::conformance::Rig;
-use super::link::Loaded;
+use super::scripts::Loaded;
 use super::servers::{Program, Server};
 use super::{RedisConfig, RedisStore, scripts};
 
@@ -69,10 +70,7 @@ macro_rules! claims {
 
 fn keeps_every_promise(program: Program) {
     let server = Server::start(program, &[]);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
+    on_runtime(async {
         let rig = Shared::on(&server).await;
         claims! {
             &rig;
@@ -95,6 +93,49 @@ fn keeps_every_promise(program: Program) {
             a_changed_limit_keeps_what_was_used
         }
     });
+}
+
+/// A store that does not know the server's time yet tells a script of windows long past. The script
+/// does nothing and says what time it is, and is asked again.
+#[test]
+fn calendar_windows_are_found_whatever_the_time() {
+    let server = Server::redis7();
+    let day = |number: u64| Nanos::from_secs(START - 1_000_000 + 86_400 * number);
+    let mut spec = Spec::new(Algorithm::FixedWindow, 2, Nanos::from_secs(86_400));
+    spec.window = Window::Edges {
+        edges: (0..400).map(day).collect(),
+        usual: Nanos::from_secs(86_400),
+    };
+    let limit = Limit::compile(&spec, Precision::Script).expect("a limit");
+    on_runtime(async {
+        let rig = Shared::on(&server).await;
+        let counter = conformance::Counter::new();
+        let charge = async |cost| {
+            let one = conformance::set([counter.enforce(&limit, cost)]);
+            rig.store().charge(&one).await.expect("an answer").admitted
+        };
+        assert!(charge(1).await && charge(1).await && !charge(1).await);
+        rig.advance(Nanos::from_secs(40 * 86_400));
+        assert!(charge(2).await && !charge(1).await, "a later day");
+        rig.advance(Nanos::from_secs(500 * 86_400));
+        let batch = conformance::set([counter.enforce(&limit, 1)]);
+        let admitted = rig.store().charge_each(&[&batch, &batch, &batch]).await;
+        let admitted = admitted.into_iter().map(|o| o.expect("an answer").admitted);
+        assert_eq!(
+            admitted.collect::<Vec<_>>(),
+            [true, true, false],
+            "the last day never ends"
+        );
+        rig.advance(Nanos::from_secs(500 * 86_400));
+        assert!(!charge(1).await);
+    });
+}
+
+fn on_runtime<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(test)
 }
 
 #[test]

@@ -5,21 +5,18 @@
 //! a connection it fails at once. A call that failed is not sent again, with one exception: a server
 //! that does not have a script ran nothing, and is sent the text.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
-use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value};
-use tidegate_core::subject::FingerprintKey;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::fault::{Action, Fault};
-use super::scripts::{self, Script};
+use super::lane::{Lane, Live, keep};
+use super::scripts::{self, Loaded, Script};
 
 /// How a server is reached.
 #[derive(Clone)]
@@ -70,48 +67,9 @@ pub(super) struct Link {
     keepers: Vec<JoinHandle<()>>,
     next: AtomicUsize,
     scripts: Arc<[Loaded]>,
-    secret: Option<String>,
+    ready: Arc<Notify>,
     /// Whether scripts may be run.
     open: AtomicBool,
-}
-
-/// A connection, or its absence.
-struct Lane {
-    client: Client,
-    scripts: Arc<[Loaded]>,
-    config: AsyncConnectionConfig,
-    secret: Option<String>,
-    live: ArcSwapOption<Live>,
-    /// Why there is no connection.
-    last: ArcSwapOption<Fault>,
-    broken: Notify,
-    ready: Notify,
-}
-
-/// A script as the server is given it.
-pub(super) struct Loaded {
-    script: Script,
-    text: Cow<'static, str>,
-    hash: String,
-}
-
-impl Loaded {
-    pub(super) fn new(script: Script, text: impl Into<Cow<'static, str>>) -> Self {
-        let text = text.into();
-        Loaded {
-            script,
-            hash: redis::Script::new(&text).get_hash().to_owned(),
-            text,
-        }
-    }
-}
-
-struct Live {
-    connection: MultiplexedConnection,
-    /// Whether scripts can be run as such that write nothing.
-    read_only: bool,
-    /// Tells one run of one server from any other, and a primary from the one before it.
-    run: u64,
 }
 
 impl Link {
@@ -123,67 +81,44 @@ impl Link {
         };
         let info = url.into_connection_info();
         let info = info.map_err(|error| Fault::of(&error, None))?;
-        let secret = info.redis_settings().password().map(str::to_owned);
         let settings = info.tcp_settings().clone().set_nodelay(true);
         let client = Client::open(info.set_tcp_settings(settings));
-        let client = client.map_err(|error| Fault::of(&error, secret.as_deref()))?;
-        let lane = || Lane {
-            client: client.clone(),
-            scripts: Arc::clone(&scripts),
-            config: AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(config.connect_timeout))
-                .set_response_timeout(Some(config.reply_timeout))
-                .set_pipeline_buffer_size(1_024),
-            secret: secret.clone(),
-            live: ArcSwapOption::empty(),
-            last: ArcSwapOption::empty(),
-            broken: Notify::new(),
-            ready: Notify::new(),
+        let client = client.map_err(|error| Fault::of(&error, None))?;
+        let waits = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(config.connect_timeout))
+            .set_response_timeout(Some(config.reply_timeout))
+            .set_pipeline_buffer_size(1_024);
+        let ready = Arc::new(Notify::new());
+        let lane = |_| {
+            let (scripts, ready) = (Arc::clone(&scripts), Arc::clone(&ready));
+            Arc::new(Lane::new(client.clone(), waits.clone(), scripts, ready))
         };
-        let count = config.connections.clamp(1, 4);
-        let lanes: Vec<Arc<Lane>> = (0..count).map(|_| Arc::new(lane())).collect();
+        let lanes: Vec<Arc<Lane>> = (0..config.connections.clamp(1, 4)).map(lane).collect();
+        let keeper = |lane: &Arc<Lane>| tokio::spawn(keep(Arc::clone(lane)));
         Ok(Link {
-            keepers: lanes
-                .iter()
-                .map(|lane| tokio::spawn(keep(Arc::clone(lane))))
-                .collect(),
+            keepers: lanes.iter().map(keeper).collect(),
             lanes,
+            ready,
             next: AtomicUsize::new(0),
             scripts,
-            secret,
             open: AtomicBool::new(true),
         })
     }
 
     /// Waits until one connection stands.
     pub(super) async fn ready(&self) {
-        while self.lanes.iter().all(|lane| lane.live.load().is_none()) {
-            let Some(lane) = self.lanes.first() else {
+        loop {
+            let changed = self.ready.notified();
+            if self.lanes.iter().any(|lane| lane.live().is_some()) {
                 return;
-            };
-            lane.ready.notified().await;
+            }
+            changed.await;
         }
     }
 
     /// Runs a script.
     pub(super) async fn call(&self, call: &Call<'_>) -> Result<Value, Fault> {
-        let (lane, live) = self.working_lane()?;
-        self.call_on(lane, &live, call).await
-    }
-
-    async fn call_on(
-        &self,
-        lane: &Lane,
-        live: &Arc<Live>,
-        call: &Call<'_>,
-    ) -> Result<Value, Fault> {
-        let command = self.by_hash(call, live.read_only);
-        match lane.send(live, &command).await {
-            Err(fault) if fault.action() == Action::SendText => {
-                lane.send(live, &self.by_text(call, live.read_only)).await
-            }
-            answer => answer,
-        }
+        self.call_and_run(call).await.0
     }
 
     /// Runs a script; and tells the run of the server that it was sent to, or 0 if to none.
@@ -192,12 +127,19 @@ impl Link {
             Ok(found) => found,
             Err(fault) => return (Err(fault), 0),
         };
-        (self.call_on(lane, &live, call).await, live.run)
+        let command = self.by_hash(call, live.read_only);
+        let answer = match lane.send(&live, &command).await {
+            Err(fault) if fault.action() == Action::SendText => {
+                lane.send(&live, &self.by_text(call, live.read_only)).await
+            }
+            answer => answer,
+        };
+        (answer, live.run)
     }
 
     /// The run of the server that is connected.
     pub(super) fn run(&self) -> Option<u64> {
-        let standing = self.lanes.iter().find_map(|lane| lane.live.load_full());
+        let standing = self.lanes.iter().find_map(|lane| lane.live());
         standing.map(|live| live.run)
     }
 
@@ -258,11 +200,11 @@ impl Link {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         for i in 0..self.lanes.len() {
             let lane = &self.lanes[first.wrapping_add(i) % self.lanes.len()];
-            if let Some(live) = lane.live.load_full() {
+            if let Some(live) = lane.live() {
                 return Ok((lane, live));
             }
         }
-        let last = self.lanes.first().and_then(|lane| lane.last.load_full());
+        let last = self.lanes.first().and_then(|lane| lane.last_fault());
         Err(Fault::not_connected(last.as_deref()))
     }
 
@@ -314,122 +256,10 @@ impl Drop for Link {
 /// Tells how many connections stand; never the address or a password.
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let standing = self.lanes.iter().filter(|lane| lane.live.load().is_some());
+        let standing = self.lanes.iter().filter(|lane| lane.live().is_some());
         f.debug_struct("Link")
             .field("connections", &self.lanes.len())
             .field("standing", &standing.count())
-            .field("password", &self.secret.as_ref().map(|_| ".."))
             .finish_non_exhaustive()
     }
-}
-
-impl Lane {
-    async fn send(&self, live: &Arc<Live>, command: &Cmd) -> Result<Value, Fault> {
-        let mut connection = live.connection.clone();
-        let answer = command.query_async(&mut connection).await;
-        answer.map_err(|error| self.fault(live, &error))
-    }
-
-    /// Reads an error; a connection that is of no more use is given up.
-    fn fault(&self, live: &Arc<Live>, error: &redis::RedisError) -> Fault {
-        let fault = Fault::of(error, self.secret.as_deref());
-        let useless = fault.ends_connection();
-        let mine =
-            |held: &Option<Arc<Live>>| held.as_ref().is_some_and(|held| Arc::ptr_eq(held, live));
-        if useless && mine(&self.live.load()) {
-            self.last.store(Some(Arc::new(fault.clone())));
-            self.live.store(None);
-            self.broken.notify_one();
-        }
-        fault
-    }
-
-    /// Connects, finds out what the server can, and loads the scripts.
-    async fn connect(&self) -> RedisResult<Live> {
-        let config = self.config.clone();
-        let mut connection = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
-        // What speaks against us is said in answer to this: a script is too long for a server that
-        // wants a password first, and it would speak of that.
-        let ping = redis::cmd("PING");
-        ping.query_async::<Value>(&mut connection).await?;
-        let mut probe = redis::cmd("EVAL_RO");
-        probe.arg("return 1").arg(0);
-        let read_only = probe.query_async::<Value>(&mut connection).await.is_ok();
-        let info: String = redis::cmd("INFO").query_async(&mut connection).await?;
-        for loaded in &*self.scripts {
-            let mut load = redis::cmd("SCRIPT");
-            load.arg("LOAD").arg(&*loaded.text);
-            load.query_async::<Value>(&mut connection).await?;
-        }
-        Ok(Live {
-            connection,
-            read_only,
-            run: run_of(&info),
-        })
-    }
-
-    async fn answers(&self, live: &Arc<Live>) {
-        let _ = self.send(live, &redis::cmd("PING")).await;
-    }
-}
-
-/// The run that the answer to `INFO` tells of: a new one for every start, and for every primary that
-/// takes over.
-fn run_of(info: &str) -> u64 {
-    let lines = info.lines();
-    let telling = lines.filter(|l| l.starts_with("run_id:") || l.starts_with("master_replid:"));
-    let telling: Vec<&str> = telling.collect();
-    // Nodes compare this, so it is the same in every build.
-    FingerprintKey::new([0; 16])
-        .only(telling.concat().as_bytes())
-        .seed()
-}
-
-/// How often an idle connection is asked whether it still stands.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// For what no retry cures: credentials, permissions, names.
-const LONG_PAUSE: Duration = Duration::from_secs(30);
-
-/// Keeps one connection standing.
-async fn keep(lane: Arc<Lane>) {
-    let mut pause = SHORTEST_PAUSE;
-    loop {
-        match lane.connect().await {
-            Ok(live) => {
-                pause = SHORTEST_PAUSE;
-                let live = Arc::new(live);
-                lane.live.store(Some(Arc::clone(&live)));
-                lane.ready.notify_waiters();
-                lane.ready.notify_one();
-                while lane.live.load().is_some() {
-                    let broken = tokio::time::timeout(ASK_EVERY, lane.broken.notified());
-                    if broken.await.is_err() {
-                        lane.answers(&live).await;
-                    }
-                }
-            }
-            Err(error) => {
-                let fault = Fault::of(&error, lane.secret.as_deref());
-                let longest = match fault.action() {
-                    Action::AskOperator => LONG_PAUSE,
-                    _ => LONGEST_PAUSE,
-                };
-                lane.last.store(Some(Arc::new(fault)));
-                tokio::time::sleep(jittered(pause)).await;
-                pause = (pause * 2).min(longest);
-            }
-        }
-    }
-}
-
-/// Half of it to all of it, so that nodes that lost a server together do not return together.
-fn jittered(pause: Duration) -> Duration {
-    let mut byte = [128];
-    let _ = getrandom::fill(&mut byte);
-    pause / 2 + pause * u32::from(byte[0]) / 512
 }

@@ -19,6 +19,7 @@ mod books;
 #[cfg(test)]
 mod claims;
 mod fault;
+mod lane;
 mod link;
 #[cfg(test)]
 mod lockstep;
@@ -45,10 +46,10 @@ pub use self::fault::{Action, Fault};
 pub use self::link::RedisConfig;
 pub use self::secret::SecretError;
 
-use self::link::{Call, Link, Loaded};
+use self::link::{Call, Link};
 use self::plan::{Manner, Plan};
 use self::reply::Reply;
-use self::scripts::Script;
+use self::scripts::{Loaded, Script};
 
 /// Counters in one server of Redis or Valkey. Clones are handles to the same.
 #[derive(Clone)]

@@ -3,6 +3,8 @@
 //! Each opens with its contract. What several share stands in files of its own and is joined in
 //! between, so that the text sent is complete and nothing is generated.
 
+use std::borrow::Cow;
+
 /// One job of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Script {
@@ -50,3 +52,21 @@ pub(super) const BEAT: Script = script!("beat");
 
 /// Every script.
 pub(super) const ALL: [Script; 8] = [CHARGE, READ, GRANT, REFUND, SEED, RESET, HOLD, BEAT];
+
+/// A script as the server is given it.
+pub(super) struct Loaded {
+    pub(super) script: Script,
+    pub(super) text: Cow<'static, str>,
+    pub(super) hash: String,
+}
+
+impl Loaded {
+    pub(super) fn new(script: Script, text: impl Into<Cow<'static, str>>) -> Self {
+        let text = text.into();
+        Loaded {
+            script,
+            hash: redis::Script::new(&text).get_hash().to_owned(),
+            text,
+        }
+    }
+}

@@ -82,6 +82,7 @@ fn spec(algorithm: Algorithm, number: usize, random: &mut Random) -> Spec {
         5 => (999_983, DAY),
         6 => (3, 3_000),
         7 => (1_500, SECOND),
+        8 => (1_000, 60 * SECOND),
         _ => {
             let (count, window) = (random.below(21), 1 + random.below(32));
             let window = 1 + random.below(1 << window);
@@ -142,6 +143,8 @@ pub(super) fn step(limit: &Limit, random: &mut Random) -> i64 {
         12..=14 => random.below(window + 1),
         15 => window,
         16 => window + random.below(2 * window),
+        // Exactly as far as a clock may err, and a microsecond to either side.
+        17 if random.chance(30) => return -4_999_999 - random.below(3) as i64,
         17 => return -(random.below(5_000_001) as i64),
         18 if random.chance(30) => return -(random.below(20_000_000) as i64) - 4_999_990,
         _ => random.below(2_000),

@@ -5,25 +5,19 @@
 //! are independent, so that one round is one long pipeline; a failure names the seed that repeats it.
 
 mod cases;
+mod memory;
 mod model;
+mod run;
 mod wire;
 
-use std::borrow::Cow;
-use std::rc::Rc;
-
 use redis::Value;
-use smallvec::SmallVec;
-use tidegate_core::algorithms::{Limit, State};
-use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
-use tidegate_core::units::{Cost, Nanos};
 
 use self::cases::{Kind, Random, START};
 use self::model::Stored;
+use self::run::{Expect, Run, Subject};
 use self::wire::{Reply, Wire};
-use super::books::Intent;
-use super::plan::{self, Manner, Plan};
-use super::record;
+use super::plan;
 use super::scripts::{self, Script};
 use super::servers::{Program, Server};
 
@@ -54,267 +48,6 @@ impl Hashes {
     fn of(&self, script: Script) -> &[u8] {
         let found = self.0.iter().find(|(name, _)| *name == script.name);
         &found.expect("a loaded script").1
-    }
-}
-
-/// A charge: which rule, which rate, which limit of the pool, how much, and what it means.
-#[derive(Clone, Copy)]
-struct Choice {
-    rule: usize,
-    rate: u8,
-    limit: usize,
-    cost: u64,
-    role: Role,
-}
-
-/// One subject with its own time and its own records under two rules.
-struct Subject {
-    id: Fingerprint,
-    now: u64,
-    /// For each rule and rate, which limit it has just now.
-    limits: [[usize; 3]; 2],
-    records: [Stored; 2],
-    /// What was charged and may be given back.
-    charged: Option<(u64, Vec<Choice>)>,
-    refunds: u64,
-}
-
-/// What a reply must be.
-enum Expect {
-    Charge {
-        admitted: bool,
-        found: Vec<Option<Vec<u8>>>,
-    },
-    Grant {
-        units: u64,
-        found: Option<Vec<u8>>,
-    },
-    Code(i64),
-    Number(i64),
-}
-
-struct Run {
-    random: Random,
-    pool: Rc<[Limit]>,
-    rules: [RuleName; 2],
-    wire: Wire,
-    hashes: Hashes,
-    /// How often each verb and outcome came up, so that no test passes by never trying.
-    admitted: u64,
-    refused: u64,
-}
-
-impl Run {
-    fn charges(&mut self, subject: &Subject) -> Vec<Choice> {
-        let mut charges = Vec::new();
-        let several = self.random.chance(20);
-        for rule in 0..2 {
-            for rate in 0..3 {
-                let wanted = match several {
-                    true => self.random.chance(45),
-                    false => charges.is_empty() && self.random.chance(30),
-                };
-                if wanted {
-                    let limit = subject.limits[rule][usize::from(rate)];
-                    let role = match self.random.below(12) {
-                        0 => Role::Shadow,
-                        1 => Role::Quota,
-                        _ => Role::Enforce,
-                    };
-                    let cost = cases::cost(&self.pool[limit], &mut self.random);
-                    charges.push(Choice {
-                        rule,
-                        rate,
-                        limit,
-                        cost,
-                        role,
-                    });
-                }
-            }
-        }
-        if charges.is_empty() {
-            charges.push(Choice {
-                rule: 0,
-                rate: 0,
-                limit: subject.limits[0][0],
-                cost: 1,
-                role: Role::Enforce,
-            });
-        }
-        if self.random.chance(3) {
-            charges.push(charges[0]); // a counter named twice
-        }
-        if self.random.chance(2) {
-            charges.reverse();
-        }
-        charges
-    }
-
-    /// Makes one random step of a subject: sends it, and says what must come back.
-    fn step(&mut self, subject: &mut Subject) -> Expect {
-        if self.random.chance(4) {
-            let (rule, rate) = (self.random.below(2) as usize, self.random.below(3) as usize);
-            subject.limits[rule][rate] = self.random.below(self.pool.len() as u64) as usize;
-        }
-        let about = &self.pool[subject.limits[0][0]];
-        let moved = subject
-            .now
-            .saturating_add_signed(cases::step(about, &mut self.random));
-        subject.now = moved.clamp(START, (1 << 53) - (1 << 49));
-        let verb = self.random.below(20);
-        let mut chosen = self.charges(subject);
-        if (14..=16).contains(&verb) {
-            chosen.truncate(1);
-        }
-        let give_back = verb == 17 && subject.charged.is_some();
-        let mut charged_at = subject.now;
-        if give_back && let Some((at, charged)) = &subject.charged {
-            charged_at = *at;
-            chosen = charged.clone();
-        }
-        let rules = self.rules.clone();
-        let pool = Rc::clone(&self.pool);
-        let charges: SmallVec<[Charge<'_>; 4]> = chosen
-            .iter()
-            .map(|choice| Charge {
-                subject: subject.id,
-                rule: &rules[choice.rule],
-                rate: choice.rate,
-                limit: Cow::Borrowed(&pool[choice.limit]),
-                cost: Cost::new(match give_back {
-                    true => choice.cost.min(2 * pool[choice.limit].capacity()),
-                    false => choice.cost,
-                })
-                .expect("a cost"),
-                role: choice.role,
-                terms: &Terms::USUAL,
-            })
-            .collect();
-        let set = ChargeSet { charges };
-        let now = Nanos::new(subject.now * 1_000);
-        let manner = match verb {
-            18 => Manner::Force,
-            _ => Manner::Charge,
-        };
-        let plan = Plan::new(&set.charges, manner, now).expect("a plan");
-        let places: Vec<usize> = plan.keys.iter().map(|key| self.rule_of(key)).collect();
-        let mut records: Vec<Stored> = places
-            .iter()
-            .map(|place| subject.records[*place].clone())
-            .collect();
-        let found: Vec<_> = records
-            .iter()
-            .map(|r| r.as_ref().map(|(b, _)| b.clone()))
-            .collect();
-        let expect = match verb {
-            14 => {
-                let granted = model::grant(&set.charges, &plan, &mut records, now);
-                self.send(scripts::GRANT, &plan.keys, &plan, &[], subject.now);
-                Expect::Grant {
-                    units: granted.units,
-                    found: found[0].clone(),
-                }
-            }
-            15 | 16 => {
-                let state = self.seeded(&set.charges[0].limit, now);
-                model::seed(&set.charges[0], &plan, &mut records, &state, now);
-                let one = [(&plan.headers[0], set.charges[0].limit.as_ref(), &state)];
-                let seed = record::write(one.into_iter());
-                self.send(scripts::SEED, &plan.keys, &plan, &[&seed], subject.now);
-                Expect::Code(1)
-            }
-            17 if give_back => {
-                let again = self.random.chance(10) && subject.refunds > 0;
-                subject.refunds += u64::from(!again);
-                let id = format!("tg:{{{}}}r:{}", subject.id, subject.refunds).into_bytes();
-                let keys: Vec<Vec<u8>> = std::iter::once(id).chain(plan.keys.clone()).collect();
-                let until = subject.now + 1_000_000_000_000;
-                let extra = [charged_at, until].map(|time| time.to_string().into_bytes());
-                if !again {
-                    let charged = Nanos::new(charged_at * 1_000);
-                    model::refund(&set.charges, &plan, &mut records, charged, now);
-                }
-                let extra = [extra[0].as_slice(), extra[1].as_slice()];
-                self.send(scripts::REFUND, &keys, &plan, &extra, subject.now);
-                Expect::Code(i64::from(!again))
-            }
-            19 if self.random.chance(30) => {
-                let forgotten = model::reset(&set.charges, &plan, &mut records, now);
-                let rates: Vec<Vec<u8>> = (0..plan.keys.len())
-                    .map(|key| {
-                        let of_key = set
-                            .charges
-                            .iter()
-                            .zip(&plan.of)
-                            .filter(|(_, of)| **of == key);
-                        of_key.map(|(charge, _)| charge.rate).collect()
-                    })
-                    .collect();
-                let hash = self.hashes.of(scripts::RESET).to_vec();
-                self.send_raw(&hash, &plan.keys, &rates, subject.now);
-                Expect::Number(forgotten)
-            }
-            _ => {
-                let intent = match verb {
-                    18 => Intent::Force,
-                    _ => Intent::Charge,
-                };
-                let outcome = model::charge(&set, &plan, &mut records, intent, now);
-                if outcome.admitted {
-                    self.admitted += 1;
-                    subject.charged = Some((subject.now, chosen));
-                } else {
-                    self.refused += 1;
-                }
-                self.send(scripts::CHARGE, &plan.keys, &plan, &[], subject.now);
-                Expect::Charge {
-                    admitted: outcome.admitted,
-                    found,
-                }
-            }
-        };
-        for (place, stored) in places.into_iter().zip(records) {
-            subject.records[place] = stored;
-        }
-        expect
-    }
-
-    fn rule_of(&self, key: &[u8]) -> usize {
-        usize::from(key.ends_with(self.rules[1].as_str().as_bytes()))
-    }
-
-    /// A state that some node might know: made under the limit, not far from now.
-    fn seeded(&mut self, limit: &Limit, now: Nanos) -> State {
-        let ago = Nanos::new(self.random.below(limit.full_window().get().min(1 << 50)) / 2);
-        let ahead = Nanos::new(self.random.below(8_000_000_000) * self.random.below(2));
-        let mut at = now.since(ago).plus(ahead);
-        let mut state = limit.holding(self.random.below(limit.capacity() + 2), at);
-        for _ in 0..self.random.below(4) {
-            at = at.plus(Nanos::new(
-                self.random.below(limit.full_window().get().min(1 << 50)) / 4,
-            ));
-            let moment = limit.advance(&mut state, at);
-            let cost = cases::cost(limit, &mut self.random);
-            limit.spend(&mut state, moment, Cost::new(cost).expect("a cost"));
-        }
-        state
-    }
-
-    fn send(&mut self, script: Script, keys: &[Vec<u8>], plan: &Plan, extra: &[&[u8]], now: u64) {
-        let mut arguments = vec![plan.bytes.clone()];
-        arguments.extend(plan.heads.iter().cloned());
-        arguments.extend(extra.iter().map(|part| part.to_vec()));
-        let hash = self.hashes.of(script).to_vec();
-        self.send_raw(&hash, keys, &arguments, now);
-    }
-
-    fn send_raw(&mut self, hash: &[u8], keys: &[Vec<u8>], arguments: &[Vec<u8>], now: u64) {
-        let count = keys.len().to_string();
-        let time = [now / 1_000_000, now % 1_000_000].map(|part| part.to_string());
-        let head: [&[u8]; 3] = [b"EVALSHA", hash, count.as_bytes()];
-        let parts = keys.iter().chain(arguments).map(Vec::as_slice);
-        let time = time.iter().map(String::as_bytes);
-        self.wire.push(head.into_iter().chain(parts).chain(time));
     }
 }
 
@@ -377,7 +110,7 @@ fn check_stored(run: &mut Run, subjects: &[Subject], context: &str) {
     }
 }
 
-fn run(server: &Server, kind: Kind, seed: u64) {
+fn try_kind(server: &Server, kind: Kind, seed: u64) {
     let mut random = Random(seed);
     let mut pool = cases::limits(kind, &mut random);
     // Some of other kinds, to convert to and from.
@@ -438,7 +171,7 @@ fn all_kinds(program: Program) {
     let only = std::env::var("TIDEGATE_KIND").unwrap_or_default();
     for kind in Kind::ALL {
         if format!("{kind:?}").contains(&only) {
-            run(&server, kind, seed);
+            try_kind(&server, kind, seed);
         }
     }
 }

@@ -111,7 +111,9 @@ pub(super) fn charge(
 ) -> Outcome {
     let mut books = Books::open(&set.charges, plan, &bytes(records), now).expect("records");
     let outcome = books.decide(set, intent);
-    commit(&books, records, now);
+    if intent != Intent::Peek {
+        commit(&books, records, now);
+    }
     outcome
 }
 

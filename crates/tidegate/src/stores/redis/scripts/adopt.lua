@@ -29,15 +29,15 @@ end
 
 -- A state in which `units` have just been spent, at `now` in microseconds.
 local function holding(limit, units, now)
-  local tick = floor(now / limit.unit)
+  local tick = math.floor(now / limit.unit)
   local state = fresh(limit, now)
-  if limit.kind == BUCKET then
-    tick = ceil(now / limit.unit)
+  if limit.kind == 'bucket' then
+    tick = math.ceil(now / limit.unit)
     state[1] = tick
-  elseif limit.kind == LOG then
-    tick = ceil(now / limit.unit)
+  elseif limit.kind == 'log' then
+    tick = math.ceil(now / limit.unit)
   end
-  if limit.kind == FIXED or limit.kind == CALENDAR then
+  if limit.kind == 'fixed' or limit.kind == 'calendar' then
     state[2] = add(limit, 0, units)
   else
     spend(limit, state, tick, units)
@@ -48,27 +48,27 @@ end
 -- Reads `state`, made under `old`, as one under `limit`; and whether it had to be set back in time.
 local function adopt(limit, old, state, now)
   local settled, stepped = advance(old, state, now)
-  local seen = max(settled * old.unit, now)
+  local seen = math.max(settled * old.unit, now)
   local kind = limit.kind
-  local windows = (kind == FIXED or kind == CALENDAR) and (old.kind == FIXED or old.kind == CALENDAR)
+  local windows = (kind == 'fixed' or kind == 'calendar') and (old.kind == 'fixed' or old.kind == 'calendar')
   if kind ~= old.kind and not windows then
     return holding(limit, used(old, state, settled), seen), stepped
   end
-  local tick = floor(seen / limit.unit)
+  local tick = math.floor(seen / limit.unit)
   local function last(there)
-    return ceil((there + 1) * old.unit / limit.unit) - 1
+    return math.ceil((there + 1) * old.unit / limit.unit) - 1
   end
-  if kind == BUCKET then
+  if kind == 'bucket' then
     local most = 2 * limit.limit * limit.per_token
-    local whole = floor(state[2] / old.per_token)
+    local whole = math.floor(state[2] / old.per_token)
     local level = whole * limit.per_token
     if level < most then
       level = level + scaled(state[2] - whole * old.per_token, limit.per_token, old.per_token)
     end
-    return { ceil(seen / limit.unit), min(level, most) }, stepped
-  elseif kind == SLIDING then
-    local began = ceil(state[1] * old.width * old.unit / limit.unit)
-    local index = floor(tick / limit.width)
+    return { math.ceil(seen / limit.unit), math.min(level, most) }, stepped
+  elseif kind == 'sliding' then
+    local began = math.ceil(state[1] * old.width * old.unit / limit.unit)
+    local index = math.floor(tick / limit.width)
     local start = index * limit.width
     local current, previous = add(limit, 0, state[2]), 0
     if began > start then
@@ -77,22 +77,22 @@ local function adopt(limit, old, state, now)
       previous = add(limit, 0, state[3])
     end
     return { index, current, previous }, stepped
-  elseif kind == STRICT then
+  elseif kind == 'strict' then
     local new = fresh(limit, seen)
     for age = 0, 10 do
-      local stop = (max(state[1] - age, 0) + 1) * old.width
-      local to = max(new[1] - floor(last(stop - 1) / limit.width), 0)
+      local stop = (math.max(state[1] - age, 0) + 1) * old.width
+      local to = math.max(new[1] - math.floor(last(stop - 1) / limit.width), 0)
       if to <= 10 then
         new[2 + to] = add(limit, new[2 + to], state[2 + age])
       end
     end
     clamp_debt(limit, new)
     return new, stepped
-  elseif kind == LOG then
+  elseif kind == 'log' then
     local new = { 0, '' }
     for at = 1, #state[2], ENTRY do
       local stamp, units = struct.unpack('<I7I4', state[2], at)
-      push(new, stamp_of(limit, min(last(stamp), tick)), units)
+      push(new, stamp_of(limit, math.min(last(stamp), tick)), units)
     end
     clamp_debt(limit, new)
     return new, stepped
@@ -100,7 +100,7 @@ local function adopt(limit, old, state, now)
   local new = { end_of(limit, tick), add(limit, 0, state[2]), 0 }
   if guarded(limit, new[1], tick) then
     local known = limit.guard * limit.unit <= old.guard * old.unit
-      and ceil(state[1] * old.unit / limit.unit) == new[1]
+      and math.ceil(state[1] * old.unit / limit.unit) == new[1]
     new[3] = add(limit, 0, known and state[3] or state[2])
   end
   return new, stepped

@@ -24,8 +24,8 @@ local function read_plan(plan, heads, now)
     limit, at[key] = read_header(heads[key], at[key] or 2)
     limit.limit = most
     limit.delay = e
-    if limit.kind == CALENDAR then
-      local tick = floor(now / limit.unit)
+    if limit.kind == 'calendar' then
+      local tick = math.floor(now / limit.unit)
       if tick < b or tick >= d then
         return nil
       end
@@ -36,30 +36,44 @@ local function read_plan(plan, heads, now)
   return charges
 end
 
--- The account of a charge: what its record holds of it, or a fresh state.
+-- The counters of a record. One that begins with `head` was made under the very limits of its charges,
+-- which then need not be read again.
+local function open_record(bytes, head, key, charges)
+  if not bytes or string.sub(bytes, 1, #head) ~= head then
+    return read_record(bytes)
+  end
+  local counters, at = {}, #head + 1
+  for _, charge in ipairs(charges) do
+    if charge.key == key then
+      local state
+      state, at = read_state(bytes, at, charge.limit)
+      counters[#counters + 1] = { limit = charge.limit, state = state }
+    end
+  end
+  return counters
+end
+
+-- The account of a charge, at the present: what its record holds of it, or a fresh state.
 local function account_of(record, limit, now)
   for _, account in ipairs(record) do
     if account.limit.rate == limit.rate then
       if not account.touched then
-        local state, stepped = account.state, false
-        account.was = { account.limit, state }
+        local state, stepped, back = copy(account.state), false, false
+        account.was = { account.limit, account.state }
         if account.limit.head ~= limit.head then
-          state, stepped = adopt(limit, account.limit, copy(state), now)
+          state, stepped = adopt(limit, account.limit, state, now)
         end
-        local moved = copy(state)
-        local _, back = advance(limit, moved, now)
-        if back then
-          state = moved
-        end
+        account.tick, back = advance(limit, state, now)
         account.limit, account.state, account.touched = limit, state, true
         account.changed = stepped or back
-        account.found = { limit, state, account.changed }
+        account.found = { limit, state, account.changed, account.tick }
       end
       return account
     end
   end
   local account = { limit = limit, state = fresh(limit, now), touched = true, changed = false }
-  account.found = { limit, account.state, false }
+  account.tick = math.floor(now / limit.unit)
+  account.found = { limit, account.state, false, account.tick }
   local at = #record + 1
   while at > 1 and record[at - 1].limit.rate > limit.rate do
     at = at - 1
@@ -68,22 +82,23 @@ local function account_of(record, limit, now)
   return account
 end
 
--- A copy of an account under a limit and at the present, and the tick it stands at.
+-- A copy of an account under a limit, and the tick it stands at.
 local function under(account, limit, now)
   local state = copy(account.state)
-  if account.limit.head ~= limit.head then
-    state = adopt(limit, account.limit, state, now)
+  if account.limit.head == limit.head then
+    return state, account.tick
   end
+  state = adopt(limit, account.limit, state, now)
   local tick = advance(limit, state, now)
   return state, tick
 end
 
-local function take(account, limit, state)
-  account.limit, account.state, account.changed = limit, state, true
+local function take(account, limit, state, tick)
+  account.limit, account.state, account.tick, account.changed = limit, state, tick, true
 end
 
 local function restore(account)
-  account.limit, account.state, account.changed = unpack(account.found)
+  account.limit, account.state, account.changed, account.tick = unpack(account.found)
 end
 
 -- What a script replies: see charge.lua. A table would cost more than all of a short decision, since
@@ -105,7 +120,7 @@ local function record_bytes(counters)
   for i, counter in ipairs(counters) do
     local head = counter.limit.head
     if i < #counters then
-      head = char(byte(head), byte(head, 2) + 16) .. sub(head, 3)
+      head = string.char(string.byte(head), string.byte(head, 2) + 16) .. string.sub(head, 3)
     end
     heads = heads .. head
     states = states .. write_state(counter.limit, counter.state)
@@ -129,11 +144,11 @@ local function write_record(key, record, now)
       local at = fresh_at(limit, state, tick)
       if account.changed or at * limit.unit > now then
         kept[#kept + 1] = { limit = limit, state = state }
-        expires = max(expires, ceil(at / (1000000 / limit.unit)))
+        expires = math.max(expires, math.ceil(at / (1000000 / limit.unit)))
       end
     end
   end
   if changed then
-    redis.call('SET', key, record_bytes(kept), 'EXAT', min(expires, LATEST))
+    redis.call('SET', key, record_bytes(kept), 'EXAT', math.min(expires, LATEST))
   end
 end

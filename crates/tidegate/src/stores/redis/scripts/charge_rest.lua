@@ -1,15 +1,19 @@
 
+-- The rest of charge.lua, after what the scripts share.
+
 local heads, records, found = {}, {}, {}
-for i, key in ipairs(KEYS) do
+for i = 1, #KEYS do
   heads[i] = ARGV[1 + i]
-  found[i] = redis.call('GET', key)
-  records[i] = read_record(found[i])
 end
 local charges = read_plan(plan, heads, now)
 if not charges then
   return answer(now)
 end
-local force = byte(plan) == 2
+for i, key in ipairs(KEYS) do
+  found[i] = redis.call('GET', key)
+  records[i] = open_record(found[i], heads[i], i, charges)
+end
+local force = string.byte(plan) == 2
 
 for _, charge in ipairs(charges) do
   charge.account = account_of(records[charge.key], charge.limit, now)
@@ -22,7 +26,7 @@ local function judge(charge)
   local fit = fits(limit, state, tick, charge.cost)
   if fit or force then
     spend(limit, state, tick, charge.cost)
-    take(account, limit, state)
+    take(account, limit, state, tick)
   end
   return fit
 end

@@ -1,4 +1,6 @@
 
+-- The rest of grant.lua, after what the scripts share.
+
 local found = redis.call('GET', KEYS[1])
 local record = read_record(found)
 local charges = read_plan(ARGV[1], { ARGV[2] }, now)
@@ -9,10 +11,10 @@ local charge = charges[1]
 local limit = charge.limit
 local account = account_of(record, limit, now)
 local state, tick = under(account, limit, now)
-local units = min(remaining(limit, state, tick), charge.cost)
+local units = math.min(remaining(limit, state, tick), charge.cost)
 if units > 0 then
   spend(limit, state, tick, units)
-  take(account, limit, state)
+  take(account, limit, state, tick)
 end
 write_record(KEYS[1], record, now)
 return answer(now, units, { found })

@@ -13,11 +13,11 @@ end
 
 -- Rounds a stamp up to the grain of a log.
 local function stamp_of(limit, tick)
-  return ceil(tick / limit.grain) * limit.grain
+  return math.ceil(tick / limit.grain) * limit.grain
 end
 
 local function add(limit, count, units)
-  return min(count + units, 2 * limit.limit)
+  return math.min(count + units, 2 * limit.limit)
 end
 
 local function guarded(limit, stop, tick)
@@ -30,18 +30,18 @@ local function push(state, stamp, units)
   if entries ~= '' then
     local newest, held = struct.unpack('<I7I4', entries, #entries - ENTRY + 1)
     if newest == stamp then
-      local added = min(units, MOST_UNITS - held)
+      local added = math.min(units, MOST_UNITS - held)
       state[1] = state[1] + added
-      state[2] = sub(entries, 1, -ENTRY - 1) .. struct.pack('<I7I4', stamp, held + added)
+      state[2] = string.sub(entries, 1, -ENTRY - 1) .. struct.pack('<I7I4', stamp, held + added)
       return
     end
   end
   if #entries >= FULL then
     local _, oldest = struct.unpack('<I7I4', entries, 1)
     local next, held = struct.unpack('<I7I4', entries, ENTRY + 1)
-    local both = min(held + oldest, MOST_UNITS)
+    local both = math.min(held + oldest, MOST_UNITS)
     state[1] = state[1] - (held + oldest - both)
-    entries = struct.pack('<I7I4', next, both) .. sub(entries, 2 * ENTRY + 1)
+    entries = struct.pack('<I7I4', next, both) .. string.sub(entries, 2 * ENTRY + 1)
   end
   state[1] = state[1] + units
   state[2] = entries .. struct.pack('<I7I4', stamp, units)
@@ -49,16 +49,16 @@ end
 
 -- The state of a subject never seen.
 local function fresh(limit, now)
-  local tick = floor(now / limit.unit)
+  local tick = math.floor(now / limit.unit)
   local kind = limit.kind
-  if kind == BUCKET then
+  if kind == 'bucket' then
     return { tick, 0 }
-  elseif kind == LOG then
+  elseif kind == 'log' then
     return { 0, '' }
-  elseif kind == STRICT then
-    return { floor(tick / limit.width), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-  elseif kind == SLIDING then
-    return { floor(tick / limit.width), 0, 0 }
+  elseif kind == 'strict' then
+    return { math.floor(tick / limit.width), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  elseif kind == 'sliding' then
+    return { math.floor(tick / limit.width), 0, 0 }
   end
   return { end_of(limit, tick), 0, 0 }
 end
@@ -66,7 +66,7 @@ end
 -- Lets time pass up to `tick`; the tick it then stands at, and whether it had to be set back.
 local function advance_to(limit, state, tick, patience)
   local kind = limit.kind
-  if kind == BUCKET then
+  if kind == 'bucket' then
     local last = state[1]
     if tick < last then
       if last - tick <= patience then
@@ -79,8 +79,8 @@ local function advance_to(limit, state, tick, patience)
     state[2] = drained < state[2] and state[2] - drained or 0
     state[1] = tick
     return tick, false
-  elseif kind == SLIDING or kind == STRICT then
-    local index = floor(tick / limit.width)
+  elseif kind == 'sliding' or kind == 'strict' then
+    local index = math.floor(tick / limit.width)
     if index < state[1] then
       local began = state[1] * limit.width
       if began - tick <= patience then
@@ -90,7 +90,7 @@ local function advance_to(limit, state, tick, patience)
       return tick, true
     end
     local counts = #state
-    local passed = min(index - state[1], counts - 1)
+    local passed = math.min(index - state[1], counts - 1)
     if passed > 0 then
       for i = counts, 2, -1 do
         state[i] = i - passed >= 2 and state[i - passed] or 0
@@ -98,11 +98,11 @@ local function advance_to(limit, state, tick, patience)
     end
     state[1] = index
     return tick, false
-  elseif kind == LOG then
+  elseif kind == 'log' then
     local settled, stepped = tick, false
     if state[2] ~= '' then
       local newest = struct.unpack('<I7', state[2], #state[2] - ENTRY + 1)
-      local seen = max(newest - (limit.grain - 1), 0)
+      local seen = math.max(newest - (limit.grain - 1), 0)
       if seen > tick and seen - tick <= patience then
         settled = seen
       elseif seen > tick then
@@ -111,7 +111,7 @@ local function advance_to(limit, state, tick, patience)
         state[1], state[2], stepped = 0, '', true
         for at = 1, #entries, ENTRY do
           local stamp, units = struct.unpack('<I7I4', entries, at)
-          push(state, max(stamp - back, 0), units)
+          push(state, math.max(stamp - back, 0), units)
         end
       end
     end
@@ -124,7 +124,7 @@ local function advance_to(limit, state, tick, patience)
       state[1] = state[1] - units
       at = at + ENTRY
     end
-    state[2] = sub(entries, at)
+    state[2] = string.sub(entries, at)
     return settled, stepped
   end
   local start, stop = bounds(limit, tick)
@@ -132,9 +132,9 @@ local function advance_to(limit, state, tick, patience)
     return tick, false
   end
   if state[1] >= stop then
-    local reached = bounds(limit, max(state[1] - 1, 0))
+    local reached = bounds(limit, math.max(state[1] - 1, 0))
     if state[3] > 0 then
-      reached = max(reached, state[1] - limit.guard)
+      reached = math.max(reached, state[1] - limit.guard)
     end
     if reached <= tick then
       return tick, false
@@ -154,20 +154,20 @@ local function advance_to(limit, state, tick, patience)
 end
 
 local function advance(limit, state, now)
-  return advance_to(limit, state, floor(now / limit.unit), PATIENCE / limit.unit)
+  return advance_to(limit, state, math.floor(now / limit.unit), PATIENCE / limit.unit)
 end
 
 -- Units in use, rounded up.
 local function used(limit, state, tick)
   local kind = limit.kind
-  if kind == BUCKET then
-    return ceil(state[2] / limit.per_token)
-  elseif kind == LOG then
+  if kind == 'bucket' then
+    return math.ceil(state[2] / limit.per_token)
+  elseif kind == 'log' then
     return state[1]
-  elseif kind == SLIDING then
+  elseif kind == 'sliding' then
     local left = limit.width - (tick - state[1] * limit.width)
-    return state[2] + ceil(state[3] * left / limit.width)
-  elseif kind == STRICT then
+    return state[2] + math.ceil(state[3] * left / limit.width)
+  elseif kind == 'strict' then
     local sum = 0
     for i = 2, #state do
       sum = sum + state[i]
@@ -179,15 +179,15 @@ end
 
 -- Whether the level of a queue is beyond the longest delay it may ask for.
 local function is_late(limit, state)
-  return limit.delay >= 0 and ceil(state[2] / limit.per_tick) > limit.delay
+  return limit.delay >= 0 and math.ceil(state[2] / limit.per_tick) > limit.delay
 end
 
 local function fits(limit, state, tick, cost)
   if cost > limit.limit then
     return false
-  elseif limit.kind == BUCKET then
+  elseif limit.kind == 'bucket' then
     return state[2] <= (limit.limit - cost) * limit.per_token and not is_late(limit, state)
-  elseif limit.kind == SLIDING then
+  elseif limit.kind == 'sliding' then
     local left = limit.width - (tick - state[1] * limit.width)
     return (state[2] + cost) * limit.width + state[3] * left <= limit.limit * limit.width
   end
@@ -196,13 +196,13 @@ end
 
 -- The largest cost that fits.
 local function remaining(limit, state, tick)
-  if limit.kind == BUCKET then
+  if limit.kind == 'bucket' then
     if is_late(limit, state) then
       return 0
     end
-    return floor(max(limit.limit * limit.per_token - state[2], 0) / limit.per_token)
+    return math.floor(math.max(limit.limit * limit.per_token - state[2], 0) / limit.per_token)
   end
-  return max(limit.limit - used(limit, state, tick), 0)
+  return math.max(limit.limit - used(limit, state, tick), 0)
 end
 
 -- Keeps no more than twice the limit in all the counts of a strict window, or in a log. The newest
@@ -232,10 +232,10 @@ end
 
 local function spend(limit, state, tick, units)
   local kind = limit.kind
-  if kind == BUCKET then
-    state[2] = min(state[2] + units * limit.per_token, 2 * limit.limit * limit.per_token)
-  elseif kind == LOG then
-    units = min(units, max(2 * limit.limit - state[1], 0))
+  if kind == 'bucket' then
+    state[2] = math.min(state[2] + units * limit.per_token, 2 * limit.limit * limit.per_token)
+  elseif kind == 'log' then
+    units = math.min(units, math.max(2 * limit.limit - state[1], 0))
     if units > 0 then
       push(state, stamp_of(limit, tick), units)
     end
@@ -244,7 +244,7 @@ local function spend(limit, state, tick, units)
     state[2] = state[2] + min(units, room)
   else
     state[2] = add(limit, state[2], units)
-    if (kind == FIXED or kind == CALENDAR) and guarded(limit, state[1], tick) then
+    if (kind == 'fixed' or kind == 'calendar') and guarded(limit, state[1], tick) then
       state[3] = add(limit, state[3], units)
     end
   end
@@ -254,13 +254,13 @@ end
 local function fresh_at(limit, state, tick)
   local kind = limit.kind
   local at = tick
-  if kind == BUCKET then
-    at = state[1] + ceil(state[2] / limit.per_tick)
-  elseif kind == LOG then
+  if kind == 'bucket' then
+    at = state[1] + math.ceil(state[2] / limit.per_tick)
+  elseif kind == 'log' then
     if state[2] ~= '' then
       at = struct.unpack('<I7', state[2], #state[2] - ENTRY + 1) + limit.width
     end
-  elseif kind == SLIDING or kind == STRICT then
+  elseif kind == 'sliding' or kind == 'strict' then
     local counts = #state
     for i = 2, counts do
       if state[i] > 0 then
@@ -273,5 +273,5 @@ local function fresh_at(limit, state, tick)
   elseif state[2] > 0 then
     at = state[1]
   end
-  return min(at, FOREVER)
+  return math.min(at, FOREVER)
 end

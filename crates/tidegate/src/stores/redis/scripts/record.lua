@@ -13,20 +13,19 @@
 --   5 strict      (count), part                  index, 11 counts, newest first
 --   6 log         width, grain                   sum 7, entries 2, each: stamp, units 4
 --
--- All little-endian. A header tells all that is needed to read a state under other parameters. In
+-- All little-endian. What functions below share is kept to a minimum: each name costs each function
+-- that uses it, in every call. A header tells all that is needed to read a state under other parameters. In
 -- Lua a limit is a table of its parameters, a state an array of the numbers above (a calendar's as
 -- a fixed window's; of a log the entries stay one string).
 
-local BUCKET, FIXED, CALENDAR, SLIDING, STRICT, LOG = 1, 2, 3, 4, 5, 6
+local KINDS = { 'bucket', 'fixed', 'calendar', 'sliding', 'strict', 'log' }
 local ENTRY = 11
 local FOREVER = 9007199254740992
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local byte, sub, char = string.byte, string.sub, string.char
 
 local function number(bytes, at, size)
   local value = 0
   for i = at + size - 1, at, -1 do
-    value = value * 256 + byte(bytes, i)
+    value = value * 256 + string.byte(bytes, i)
   end
   return value
 end
@@ -43,34 +42,30 @@ local ELEVEN = {
 
 -- The limit that the header at `at` describes, where it ends, and whether another follows.
 local function read_header(bytes, at)
-  local rate, kind = byte(bytes, at, at + 1)
+  local rate, kind = string.byte(bytes, at, at + 1)
   local more = kind >= 16
   if more then
     kind = kind - 16
   end
-  local limit = { rate = rate, unit = 1, kind = kind }
-  if kind >= 8 then
-    limit.kind = kind - 8
-    limit.unit = 1000
-  end
-  local low = byte(bytes, at + 6)
-  local high = floor(low / 16)
+  local limit = { rate = rate, unit = kind >= 8 and 1000 or 1, kind = KINDS[kind % 8] }
+  local low = string.byte(bytes, at + 6)
+  local high = math.floor(low / 16)
   low = low % 16
   local next = at + 7
-  if limit.kind == BUCKET then
+  if limit.kind == 'bucket' then
     limit.per_token = number(bytes, next, low)
     limit.per_tick = number(bytes, next + low, high)
     next = next + low + high
-  elseif limit.kind == FIXED then
-    local phase = byte(bytes, at + 7)
-    local guard = floor(phase / 16)
+  elseif limit.kind == 'fixed' then
+    local phase = string.byte(bytes, at + 7)
+    local guard = math.floor(phase / 16)
     phase = phase % 16
     limit.bytes = low
     limit.width = number(bytes, next + 1, high)
     limit.phase = number(bytes, next + 1 + high, phase)
     limit.guard = number(bytes, next + 1 + high + phase, guard)
     next = next + 1 + high + phase + guard
-  elseif limit.kind == LOG then
+  elseif limit.kind == 'log' then
     limit.width = number(bytes, next, low)
     limit.grain = number(bytes, next + low, high)
     next = next + low + high
@@ -80,32 +75,35 @@ local function read_header(bytes, at)
     limit.guard = limit.width
     next = next + high
   end
-  limit.head = char(rate, kind) .. sub(bytes, at + 2, next - 1)
+  limit.head = string.char(rate, kind) .. string.sub(bytes, at + 2, next - 1)
   return limit, next, more
 end
 
--- The state at `at`, and where it ends. What a calendar's says of its edges goes to the limit.
+-- The state at `at`, and where it ends. What a calendar's says of its edges goes to a limit that knows
+-- none.
 local function read_state(bytes, at, limit)
   local kind, size = limit.kind, limit.bytes
-  if kind == BUCKET then
+  if kind == 'bucket' then
     local last, level, next = struct.unpack('<I7I7', bytes, at)
     return { last, level }, next
-  elseif kind == LOG then
+  elseif kind == 'log' then
     local sum, count, next = struct.unpack('<I7I2', bytes, at)
     local stop = next + count * ENTRY
-    return { sum, sub(bytes, next, stop - 1) }, stop
-  elseif kind == STRICT then
+    return { sum, string.sub(bytes, next, stop - 1) }, stop
+  elseif kind == 'strict' then
     local state = { struct.unpack(ELEVEN[size], bytes, at) }
     return state, table.remove(state)
-  elseif kind == CALENDAR then
+  elseif kind == 'calendar' then
     local start, after = struct.unpack('<I7I7', bytes, at)
     local stop, count, spoken, next = struct.unpack(PAIRS[size], bytes, at + 14)
-    limit.edges = { start }
-    if stop < FOREVER then
-      limit.edges[2] = stop
-    end
-    if after < FOREVER then
-      limit.edges[3] = after
+    if not limit.edges then
+      limit.edges = { start }
+      if stop < FOREVER then
+        limit.edges[2] = stop
+      end
+      if after < FOREVER then
+        limit.edges[3] = after
+      end
     end
     return { stop, count, spoken }, next
   end
@@ -119,8 +117,8 @@ local function read_record(bytes)
   if not bytes then
     return counters
   end
-  if byte(bytes) ~= 1 then
-    error('a record of format ' .. byte(bytes) .. ' was written by a newer version')
+  if string.byte(bytes) ~= 1 then
+    error('a record of format ' .. string.byte(bytes) .. ' was written by a newer version')
   end
   local at, more = 2, true
   while more do
@@ -139,7 +137,7 @@ local function bounds(limit, tick)
   local edges = limit.edges
   if not edges then
     local into = (tick + limit.phase) % limit.width
-    return max(tick - into, 0), tick + limit.width - into
+    return math.max(tick - into, 0), tick + limit.width - into
   end
   local start = 0
   for i = 1, #edges do
@@ -158,14 +156,14 @@ end
 
 local function write_state(limit, state)
   local kind, size = limit.kind, limit.bytes
-  if kind == BUCKET then
+  if kind == 'bucket' then
     return struct.pack('<I7I7', state[1], state[2])
-  elseif kind == LOG then
+  elseif kind == 'log' then
     return struct.pack('<I7I2', state[1], #state[2] / ENTRY) .. state[2]
-  elseif kind == STRICT then
+  elseif kind == 'strict' then
     return struct.pack(ELEVEN[size], unpack(state))
-  elseif kind == CALENDAR then
-    local start = bounds(limit, max(state[1] - 1, 0))
+  elseif kind == 'calendar' then
+    local start = bounds(limit, math.max(state[1] - 1, 0))
     local after = end_of(limit, state[1])
     return struct.pack('<I7I7', start, after) .. struct.pack(PAIRS[size], unpack(state))
   end

@@ -1,37 +1,39 @@
 
+-- The rest of refund.lua, after what the scripts share.
+
 local function refund(limit, state, tick, charged, units)
   local kind = limit.kind
-  if kind == BUCKET then
+  if kind == 'bucket' then
     if charged <= tick then
-      local kept = max(units * limit.per_token - (tick - charged) * limit.per_tick, 0)
-      state[2] = max(state[2] - kept, 0)
+      local kept = math.max(units * limit.per_token - (tick - charged) * limit.per_tick, 0)
+      state[2] = math.max(state[2] - kept, 0)
     end
-  elseif kind == SLIDING or kind == STRICT then
-    local age = state[1] - floor(charged / limit.width)
+  elseif kind == 'sliding' or kind == 'strict' then
+    local age = state[1] - math.floor(charged / limit.width)
     if age >= 0 and age <= #state - 2 then
-      state[2 + age] = max(state[2 + age] - units, 0)
+      state[2 + age] = math.max(state[2 + age] - units, 0)
     end
-  elseif kind == LOG then
+  elseif kind == 'log' then
     local stamp = stamp_of(limit, charged)
     for at = 1, #state[2], ENTRY do
       local held, there = struct.unpack('<I7I4', state[2], at)
       if held == stamp then
-        local back = min(units, there)
+        local back = math.min(units, there)
         local left = back < there and struct.pack('<I7I4', stamp, there - back) or ''
         state[1] = state[1] - back
-        state[2] = sub(state[2], 1, at - 1) .. left .. sub(state[2], at + ENTRY)
+        state[2] = string.sub(state[2], 1, at - 1) .. left .. string.sub(state[2], at + ENTRY)
         break
       end
     end
   else
     local stop = end_of(limit, charged)
     if stop == state[1] then
-      state[2] = max(state[2] - units, 0)
+      state[2] = math.max(state[2] - units, 0)
       if guarded(limit, stop, charged) then
-        state[3] = max(state[3] - units, 0)
+        state[3] = math.max(state[3] - units, 0)
       end
     elseif guarded(limit, stop, charged) and end_of(limit, stop) == state[1] then
-      state[2] = max(state[2] - units, 0)
+      state[2] = math.max(state[2] - units, 0)
     end
   end
 end
@@ -50,7 +52,7 @@ local charges = read_plan(ARGV[1], heads, now)
 if not charges then
   return answer(now)
 end
-if not redis.call('SET', KEYS[1], '', 'PXAT', ceil(ends / 1000), 'NX') then
+if not redis.call('SET', KEYS[1], '', 'PXAT', math.ceil(ends / 1000), 'NX') then
   return answer(now, 0, {})
 end
 for _, charge in ipairs(charges) do
@@ -59,8 +61,8 @@ for _, charge in ipairs(charges) do
     if account.limit.head == limit.head then
       local state = copy(account.state)
       local tick = advance(limit, state, now)
-      refund(limit, state, tick, floor(charged / limit.unit), charge.cost)
-      take(account, limit, state)
+      refund(limit, state, tick, math.floor(charged / limit.unit), charge.cost)
+      take(account, limit, state, tick)
     end
   end
 end

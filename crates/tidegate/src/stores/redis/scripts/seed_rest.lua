@@ -1,19 +1,21 @@
 
+-- The rest of seed.lua, after what the scripts share.
+
 local ENDLESS = math.huge
 
 local function merge_logs(limit, state, other)
   local newest = 0
   for _, log in ipairs({ state, other }) do
     if log[2] ~= '' then
-      newest = max(newest, (struct.unpack('<I7', log[2], #log[2] - ENTRY + 1)))
+      newest = math.max(newest, (struct.unpack('<I7', log[2], #log[2] - ENTRY + 1)))
     end
   end
-  local seen = max(newest - (limit.grain - 1), 0)
+  local seen = math.max(newest - (limit.grain - 1), 0)
   local since, all, mine = 0, {}, {}
   for _, log in ipairs({ other, state }) do
     advance_to(limit, log, seen, ENDLESS)
     if #log[2] >= FULL then
-      since = max(since, (struct.unpack('<I7', log[2])))
+      since = math.max(since, (struct.unpack('<I7', log[2])))
     end
   end
   for at = 1, #state[2], ENTRY do
@@ -25,7 +27,7 @@ local function merge_logs(limit, state, other)
   for at = 1, #other[2], ENTRY do
     local stamp, units = struct.unpack('<I7I4', other[2], at)
     if mine[stamp] then
-      mine[stamp][2] = max(mine[stamp][2], units)
+      mine[stamp][2] = math.max(mine[stamp][2], units)
     else
       all[#all + 1] = { stamp, units, #all }
     end
@@ -45,20 +47,20 @@ end
 -- Takes the larger of two accounts of one subject, both made with this limit.
 local function merge(limit, state, other)
   local kind = limit.kind
-  if kind == LOG then
+  if kind == 'log' then
     return merge_logs(limit, state, other)
   end
-  local newest = max(state[1], other[1])
-  if kind == SLIDING or kind == STRICT then
+  local newest = math.max(state[1], other[1])
+  if kind == 'sliding' or kind == 'strict' then
     newest = newest * limit.width
-  elseif kind ~= BUCKET then
-    newest = bounds(limit, max(newest - 1, 0))
+  elseif kind ~= 'bucket' then
+    newest = bounds(limit, math.max(newest - 1, 0))
   end
   advance_to(limit, other, newest, ENDLESS)
   advance_to(limit, state, newest, ENDLESS)
-  local most = kind == BUCKET and 2 * limit.limit * limit.per_token or 2 * limit.limit
+  local most = kind == 'bucket' and 2 * limit.limit * limit.per_token or 2 * limit.limit
   for i = 2, #state do
-    state[i] = min(max(state[i], other[i]), most)
+    state[i] = math.min(math.max(state[i], other[i]), most)
   end
   if kind == STRICT then
     clamp_debt(limit, state)
@@ -76,7 +78,7 @@ local state = under(account, limit, now)
 merge(limit, state, read_record(ARGV[3])[1].state)
 local tick = advance(limit, state, now)
 if fresh_at(limit, state, tick) * limit.unit > now then
-  take(account, limit, state)
+  take(account, limit, state, tick)
 end
 write_record(KEYS[1], record, now)
 return answer(now, 1, {})

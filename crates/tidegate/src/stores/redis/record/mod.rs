@@ -1,0 +1,200 @@
+//! A record as bytes: the counters of one subject under all rates of one rule.
+//!
+//! The layout is told in `scripts/record.lua`, which reads and writes the same bytes. A record
+//! describes itself: a state found under other parameters can be read under present ones. Times
+//! from 2^53 on are one: the end of time.
+
+mod read;
+
+use smallvec::{SmallVec, smallvec};
+use tidegate_core::algorithms::{Limit, Parameters, State};
+use tidegate_core::units::Tick;
+
+pub(super) use self::read::read;
+
+/// The first byte of every record.
+pub(super) const VERSION: u8 = 1;
+/// The first time that a script cannot tell from the next.
+pub(super) const END_OF_TIME: u64 = 1 << 53;
+
+const BUCKET: u8 = 1;
+const FIXED: u8 = 2;
+const CALENDAR: u8 = 3;
+const SLIDING: u8 = 4;
+const STRICT: u8 = 5;
+const LOG: u8 = 6;
+const KIND: u8 = 7;
+const MILLI: u8 = 8;
+const MORE: u8 = 16;
+
+/// What a record says of one counter: which rate, counted how. Two counters with one header are made
+/// with the same parameters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Header(SmallVec<[u8; 32]>);
+
+/// One counter of a record.
+#[derive(Clone, Debug)]
+pub(super) struct Counter {
+    pub(super) header: Header,
+    pub(super) limit: Limit,
+    pub(super) state: State,
+}
+
+/// A record that cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(in crate::stores::redis) enum Garbled {
+    /// Written in another format.
+    #[error("a record has format {0}, which this version cannot read")]
+    Version(u8),
+    /// Cut short, or never a record.
+    #[error("a record is damaged")]
+    Damaged,
+}
+
+/// The headers of a record, as they begin it.
+pub(super) fn heads<'h>(headers: impl ExactSizeIterator<Item = &'h Header>) -> Vec<u8> {
+    let mut bytes = vec![VERSION];
+    let last = headers.len() - 1;
+    for (i, header) in headers.enumerate() {
+        let at = bytes.len();
+        bytes.extend_from_slice(&header.0);
+        if i < last {
+            bytes[at + 1] |= MORE;
+        }
+    }
+    bytes
+}
+
+/// A record of these counters, each under its limit.
+pub(super) fn write<'c>(
+    counters: impl ExactSizeIterator<Item = (&'c Header, &'c Limit, &'c State)> + Clone,
+) -> Vec<u8> {
+    let mut bytes = heads(counters.clone().map(|(header, ..)| header));
+    for (header, limit, state) in counters {
+        write_state(&mut bytes, header, limit, state);
+    }
+    bytes
+}
+
+impl Header {
+    /// The header of the `rate`-th rate of a rule.
+    pub(super) fn of(rate: u8, limit: &Limit) -> Self {
+        let milli = if limit.tick() == Tick::Milli {
+            MILLI
+        } else {
+            0
+        };
+        let parameters = limit.parameters();
+        let (kind, numbers): (u8, SmallVec<[u64; 3]>) = match &parameters {
+            Parameters::Bucket {
+                per_token,
+                per_tick,
+                ..
+            } => (BUCKET, smallvec![*per_token, *per_tick]),
+            Parameters::Fixed {
+                width,
+                phase,
+                guard,
+                ..
+            } => (FIXED, smallvec![*width, *phase, *guard]),
+            Parameters::Calendar { guard, .. } => (CALENDAR, smallvec![*guard]),
+            Parameters::Sliding { width, .. } => (SLIDING, smallvec![*width]),
+            Parameters::Strict { part, .. } => (STRICT, smallvec![*part]),
+            Parameters::Log { width, grain, .. } => (LOG, smallvec![*width, *grain]),
+        };
+        let mut bytes: SmallVec<[u8; 32]> = SmallVec::new();
+        bytes.extend_from_slice(&[rate, kind | milli]);
+        bytes.extend_from_slice(&limit.tag().to_le_bytes());
+        // A count goes up to twice the limit.
+        let counts = (!matches!(kind, BUCKET | LOG)).then(|| len(2 * limit.capacity()));
+        let lengths: SmallVec<[usize; 4]> = counts
+            .into_iter()
+            .chain(numbers.iter().map(|number| len(*number)))
+            .collect();
+        for pair in lengths.chunks(2) {
+            let high = pair.get(1).copied().unwrap_or(0);
+            bytes.push((pair[0] | (high << 4)) as u8);
+        }
+        for number in numbers {
+            bytes.extend_from_slice(&number.to_le_bytes()[..len(number)]);
+        }
+        Header(bytes)
+    }
+
+    /// Which rate of its rule.
+    pub(super) fn rate(&self) -> u8 {
+        self.0[0]
+    }
+
+    fn is_calendar(&self) -> bool {
+        self.0[1] & KIND == CALENDAR
+    }
+
+    /// How counters of this kind are laid out: see `scripts/books.lua`.
+    pub(super) fn shape(&self) -> u8 {
+        match self.0[1] & KIND {
+            BUCKET => 1,
+            kind => (kind << 3) | (self.0[6] & 15),
+        }
+    }
+
+    /// Bytes of a count, where there are counts.
+    fn count_len(&self) -> usize {
+        usize::from(self.0[6] & 15)
+    }
+}
+
+/// Bytes that a number needs.
+fn len(number: u64) -> usize {
+    (64 - number.leading_zeros() as usize).div_ceil(8)
+}
+
+fn write_state(bytes: &mut Vec<u8>, header: &Header, limit: &Limit, state: &State) {
+    let size = header.count_len();
+    let time = |bytes: &mut Vec<u8>, ticks: u64| {
+        bytes.extend_from_slice(&ticks.min(END_OF_TIME).to_le_bytes()[..7]);
+    };
+    let count = |bytes: &mut Vec<u8>, units: u32| {
+        bytes.extend_from_slice(&u64::from(units).to_le_bytes()[..size]);
+    };
+    match state {
+        State::Bucket(held) => {
+            time(bytes, held.last);
+            time(bytes, held.level);
+        }
+        State::Fixed(held) => {
+            let around = limit.windows_around(held.end);
+            let around = around.filter(|_| header.is_calendar());
+            if let Some((start, after)) = around {
+                for edge in [start, after, held.end] {
+                    time(bytes, edge);
+                }
+            } else {
+                time(bytes, held.end);
+            }
+            count(bytes, held.count);
+            count(bytes, held.next);
+        }
+        State::Sliding(held) => {
+            time(bytes, held.index);
+            count(bytes, held.current);
+            count(bytes, held.previous);
+        }
+        State::Strict(held) => {
+            time(bytes, held.index);
+            for units in held.counts {
+                count(bytes, units);
+            }
+        }
+        State::Log(held) => {
+            let sum = held.entries().map(|entry| u64::from(entry.units)).sum();
+            time(bytes, sum);
+            let entries = u16::try_from(held.entries().len()).unwrap_or(u16::MAX);
+            bytes.extend_from_slice(&entries.to_le_bytes());
+            for entry in held.entries() {
+                time(bytes, entry.stamp);
+                bytes.extend_from_slice(&entry.units.to_le_bytes());
+            }
+        }
+    }
+}

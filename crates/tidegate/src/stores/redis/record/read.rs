@@ -1,0 +1,264 @@
+//! Reading a record. Nothing in it is believed: what no script writes is an error, not a panic.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::algorithms::{
+    BucketState, FixedState, KEPT, Limit, LogEntry, LogState, MOST_ENTRIES, Parameters,
+    SlidingState, State, StrictState,
+};
+use tidegate_core::units::{Nanos, Tick};
+
+use super::{
+    BUCKET, CALENDAR, Counter, END_OF_TIME, FIXED, Garbled, Header, KIND, LOG, MILLI, MORE,
+    SLIDING, STRICT, VERSION,
+};
+
+/// The counters of a record, in order of their rates.
+pub(in crate::stores::redis) fn read(bytes: &[u8]) -> Result<Vec<Counter>, Garbled> {
+    let mut bytes = Bytes(bytes);
+    match bytes.take(1)? {
+        [VERSION] => {}
+        other => return Err(Garbled::Version(other[0])),
+    }
+    let mut headers = Vec::new();
+    loop {
+        let (header, layout, more) = bytes.header()?;
+        headers.push((header, layout));
+        if !more {
+            break;
+        }
+    }
+    let counter = |(header, layout): (Header, Layout)| {
+        let (limit, state) = bytes.state(layout)?;
+        Ok(Counter {
+            header,
+            limit,
+            state,
+        })
+    };
+    headers.into_iter().map(counter).collect()
+}
+
+/// What a header says about the state that belongs to it.
+struct Layout {
+    kind: u8,
+    tick: Tick,
+    count_len: usize,
+    numbers: [u64; 3],
+}
+
+/// Bytes still to be read.
+struct Bytes<'b>(&'b [u8]);
+
+impl<'b> Bytes<'b> {
+    fn take(&mut self, len: usize) -> Result<&'b [u8], Garbled> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(Garbled::Damaged)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number(&mut self, len: usize) -> Result<u64, Garbled> {
+        let mut word = [0; 8];
+        let room = word.get_mut(..len).ok_or(Garbled::Damaged)?;
+        room.copy_from_slice(self.take(len)?);
+        Ok(u64::from_le_bytes(word))
+    }
+
+    fn time(&mut self) -> Result<u64, Garbled> {
+        let ticks = self.number(7)?;
+        Ok(if ticks < END_OF_TIME { ticks } else { u64::MAX })
+    }
+
+    /// A number that a script can have computed.
+    fn exact(&mut self, len: usize) -> Result<u64, Garbled> {
+        let number = self.number(len)?;
+        (number < END_OF_TIME)
+            .then_some(number)
+            .ok_or(Garbled::Damaged)
+    }
+
+    /// Which window of `width` ticks: one that begins before the end of time.
+    fn index(&mut self, width: u64) -> Result<u64, Garbled> {
+        let index = self.exact(7)?;
+        let began = index.checked_mul(width).filter(|at| *at < END_OF_TIME);
+        began.map(|_| index).ok_or(Garbled::Damaged)
+    }
+
+    fn count(&mut self, len: usize) -> Result<u32, Garbled> {
+        u32::try_from(self.number(len)?).map_err(|_| Garbled::Damaged)
+    }
+
+    fn header(&mut self) -> Result<(Header, Layout, bool), Garbled> {
+        let whole = self.0;
+        let start = self.take(6)?;
+        let marks = start[1];
+        let kind = marks & KIND;
+        let (counted, count) = match kind {
+            BUCKET | LOG => (false, 2),
+            FIXED => (true, 3),
+            CALENDAR | SLIDING | STRICT => (true, 1),
+            _ => return Err(Garbled::Damaged),
+        };
+        let nibbles = count + usize::from(counted);
+        let mut lengths: SmallVec<[usize; 4]> = SmallVec::new();
+        for byte in self.take(nibbles.div_ceil(2))? {
+            lengths.extend([usize::from(byte & 15), usize::from(byte >> 4)]);
+        }
+        let count_len = if counted { lengths.remove(0) } else { 0 };
+        let mut numbers = [0; 3];
+        for (number, len) in numbers.iter_mut().zip(&lengths[..count]) {
+            *number = self.exact(*len)?;
+        }
+        let mut header = Header(whole[..whole.len() - self.0.len()].into());
+        header.0[1] &= !MORE;
+        let tick = if marks & MILLI == 0 {
+            Tick::Micro
+        } else {
+            Tick::Milli
+        };
+        let layout = Layout {
+            kind,
+            tick,
+            count_len,
+            numbers,
+        };
+        Ok((header, layout, marks & MORE != 0))
+    }
+
+    fn state(&mut self, layout: Layout) -> Result<(Limit, State), Garbled> {
+        let [a, b, c] = layout.numbers;
+        let size = layout.count_len;
+        // A record does not say how much was permitted: reading under another limit needs no more
+        // than how it was counted.
+        let limit = u64::from(u32::MAX / 2);
+        let (parameters, state) = match layout.kind {
+            BUCKET => {
+                let (last, level) = (self.exact(7)?, self.exact(7)?);
+                let parameters = Parameters::Bucket {
+                    per_token: a,
+                    per_tick: b,
+                    tokens: 1,
+                    max_delay: None,
+                };
+                (parameters, State::Bucket(BucketState { last, level }))
+            }
+            FIXED | CALENDAR => {
+                let around = match layout.kind {
+                    CALENDAR => Some([self.time()?, self.time()?]),
+                    _ => None,
+                };
+                let end = self.time()?;
+                let parameters = match around {
+                    None => Parameters::Fixed {
+                        limit,
+                        width: a,
+                        phase: b,
+                        guard: c,
+                    },
+                    Some([start, after]) => Parameters::Calendar {
+                        limit,
+                        guard: a,
+                        edges: edges([start, end, after], layout.tick),
+                    },
+                };
+                let (count, next) = (self.count(size)?, self.count(size)?);
+                (parameters, State::Fixed(FixedState { end, count, next }))
+            }
+            SLIDING => {
+                let state = SlidingState {
+                    index: self.index(a)?,
+                    current: self.count(size)?,
+                    previous: self.count(size)?,
+                };
+                let parameters = Parameters::Sliding { limit, width: a };
+                (parameters, State::Sliding(state))
+            }
+            STRICT => {
+                let index = self.index(a)?;
+                let mut counts = [0; KEPT];
+                for count in &mut counts {
+                    *count = self.count(size)?;
+                }
+                let parameters = Parameters::Strict { limit, part: a };
+                (parameters, State::Strict(StrictState { index, counts }))
+            }
+            LOG => {
+                let (width, grain) = (a, b);
+                self.number(7)?;
+                let entries = self.number(2)?;
+                if entries > MOST_ENTRIES {
+                    return Err(Garbled::Damaged);
+                }
+                let entry = |_| {
+                    let (stamp, units) = (self.exact(7)?, self.count(4)?);
+                    Ok(LogEntry { stamp, units })
+                };
+                let entries: Result<_, Garbled> = (0..entries).map(entry).collect();
+                let parameters = Parameters::Log {
+                    limit,
+                    width,
+                    grain,
+                };
+                (parameters, State::Log(LogState::from_entries(entries?)))
+            }
+            _ => return Err(Garbled::Damaged),
+        };
+        let limit = Limit::described(&parameters, layout.tick).ok_or(Garbled::Damaged)?;
+        Ok((limit, state))
+    }
+}
+
+fn edges(ticks: [u64; 3], tick: Tick) -> Arc<[Nanos]> {
+    let known = ticks.into_iter().filter(|edge| *edge < u64::MAX);
+    known.map(|edge| tick.start(edge)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::algorithms::{Algorithm, Precision, Spec};
+
+    use super::*;
+    use crate::stores::redis::record::write;
+
+    fn limit(algorithm: Algorithm) -> Limit {
+        let spec = Spec::new(algorithm, 100, Nanos::from_secs(60));
+        Limit::compile(&spec, Precision::Script).expect("a limit")
+    }
+
+    /// Whatever is under our keys, reading it and deciding by it ends in an answer or an error.
+    #[test]
+    fn damaged_records_never_panic() {
+        let now = Nanos::from_secs(1_800_000_000);
+        let mut seed = 1_u64;
+        let mut random = |n: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % n
+        };
+        let mut read_at_all = 0;
+        for round in 0..70_000 {
+            let algorithm = Algorithm::ALL[round % 7];
+            let limit = limit(algorithm);
+            let (header, state) = (Header::of(0, &limit), limit.holding(60, now));
+            let mut bytes = write([(&header, &limit, &state)].into_iter());
+            for _ in 0..=random(3) {
+                let at = random(bytes.len() as u64) as usize;
+                bytes[at] = random(256) as u8;
+            }
+            if random(4) == 0 {
+                bytes.truncate(random(bytes.len() as u64) as usize);
+            }
+            for mut counter in read(&bytes).unwrap_or_default() {
+                read_at_all += 1;
+                for other in Algorithm::ALL {
+                    let other = self::limit(other);
+                    let mut adopted = other.adopt(&counter.limit, counter.state.clone(), now);
+                    let at = other.advance(&mut adopted, now);
+                    other.figures(&adopted, at);
+                }
+                counter.limit.advance(&mut counter.state, now);
+            }
+        }
+        assert!(read_at_all > 10_000, "{read_at_all}");
+    }
+}
