@@ -28,6 +28,8 @@ pub enum Variant {
     NeverSeeds,
     /// Each node believes it is alone.
     IgnoresPeers,
+    /// Each node believes it has three times as many peers.
+    ImaginesPeers,
     /// Decisions wait for the store ten times as long as they may.
     WaitsTooLong,
     /// Refusals are remembered for twice as long as they last.
@@ -36,7 +38,7 @@ pub enum Variant {
 
 impl Variant {
     /// Every mistake.
-    pub const BROKEN: [Variant; 13] = [
+    pub const BROKEN: [Variant; 14] = [
         Variant::PushesTheSeed,
         Variant::MergesBySum,
         Variant::RetriesRefunds,
@@ -48,6 +50,7 @@ impl Variant {
         Variant::NeverPushes,
         Variant::NeverSeeds,
         Variant::IgnoresPeers,
+        Variant::ImaginesPeers,
         Variant::WaitsTooLong,
         Variant::RemembersTooLong,
     ];

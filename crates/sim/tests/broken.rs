@@ -102,6 +102,12 @@ fn nodes_that_believe_they_are_alone() {
 }
 
 #[test]
+fn nodes_that_imagine_peers() {
+    let promise = "nodes alone use 0.9 of their share";
+    check(Variant::ImaginesPeers, &[Fault::Kill], promise);
+}
+
+#[test]
 fn a_decision_that_waits_too_long() {
     let promise = "no decision is later than its budget";
     check(Variant::WaitsTooLong, &[Fault::Hang], promise);
@@ -115,6 +121,6 @@ fn a_refusal_remembered_too_long() {
 
 /// Each mistake has its test.
 #[test]
-fn thirteen_mistakes_are_made() {
-    assert_eq!(Variant::BROKEN.len(), 13);
+fn fourteen_mistakes_are_made() {
+    assert_eq!(Variant::BROKEN.len(), 14);
 }

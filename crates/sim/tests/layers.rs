@@ -222,6 +222,32 @@ fn the_breaker_is_told_of_once_each_way_and_no_request_is_sent_while_it_is_open(
 }
 
 #[test]
+fn a_batch_is_answered_as_a_whole_with_and_without_the_store() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    let sets = [4, 9, 4].map(|cost| bench.set(cost));
+    let decide = || {
+        let answers = bench
+            .sim
+            .block_on(bench.store.charge_each(&sets.each_ref()));
+        let outcomes = answers
+            .into_iter()
+            .map(|answer| answer.expect("a decision"));
+        outcomes.map(|o| (o.admitted, o.source)).collect::<Vec<_>>()
+    };
+    let exact = [true, false, true].map(|admitted| (admitted, Source::Exact));
+    assert_eq!(decide(), exact);
+    bench.weather(Weather {
+        hung: true,
+        ..Weather::FAIR
+    });
+    let began = bench.sim.now();
+    // Eight of ten are this node's share and eight are used; what was refused is remembered.
+    let local = (false, Source::Fallback);
+    assert_eq!(decide(), [local, (false, Source::DenyCache), local]);
+    assert_eq!(bench.sim.now().since(began), MS(5));
+}
+
+#[test]
 fn a_store_that_forgot_is_given_back_what_this_node_remembers() {
     let bench = Bench::new(Terms::USUAL, Settings::default());
     assert!(bench.charge(7).admitted);
