@@ -108,7 +108,9 @@ fn drained(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) 
     match (buckets, known) {
         (false, _) => 0,
         // They differ in what they last saw.
-        (true, true) => case.scenario.nodes as u64,
+        (true, true) => 2 * case.scenario.nodes as u64,
+        // Cut off while others are not, a node cannot know how full the store stays.
+        (true, false) if case.scenario.fault == Fault::Gray => limit.capacity(),
         (true, false) => limit.capacity() * 4 / 5 + 1,
     }
 }

@@ -41,6 +41,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         }
     }
 
+    /// The nodes as last listed, to be kept for the next start.
+    pub fn roster(&self) -> Vec<NodeId> {
+        self.node.roster()
+    }
+
     fn decide_locally(&self, set: &ChargeSet<'_>) -> Outcome {
         let node = &self.node;
         let division = |counter| node.division(counter);

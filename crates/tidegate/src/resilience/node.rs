@@ -152,15 +152,19 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
 
     /// The store has lost counts: decide locally, and put back what is remembered.
     fn lost(self: &Arc<Self>) {
-        let news = self.standing.lock().lost(self.runtime.now());
-        self.exact.store(false, Ordering::Release);
+        let news = {
+            let mut standing = self.standing.lock();
+            let news = standing.lost(self.runtime.now());
+            self.exact.store(standing.is_exact(), Ordering::Release);
+            news
+        };
         if news {
             (self.watcher)(Event::Lost);
             self.recover_soon();
         }
     }
 
-    /// Something was admitted locally: it is charged soon if the store can be asked.
+    /// What was admitted locally is charged soon, if there is any and the store can be asked.
     pub(super) fn owes(self: &Arc<Self>) {
         if self.exact.load(Ordering::Acquire) && !self.guard.is_open() {
             self.push_soon(self.settings.push_soon);
@@ -183,27 +187,35 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         self.clock.note(sent, now, vitals.at);
         let (was_exact, next) = {
             let mut standing = self.standing.lock();
-            (standing.is_exact(), standing.heard(&vitals, now))
+            let was_exact = standing.is_exact();
+            let next = standing.heard(&vitals, now);
+            self.exact.store(standing.is_exact(), Ordering::Release);
+            (was_exact, next)
         };
-        if next == Next::Nothing {
-            self.confirmed.store(sent.get(), Ordering::Release);
-        }
         match next {
-            Next::Nothing if change == Some(Change::Closed) => self.push_spread(),
-            Next::Nothing => {}
+            Next::Nothing => {
+                self.confirmed.store(sent.get(), Ordering::Release);
+                match change {
+                    Some(Change::Closed) => self.push_spread(),
+                    _ => self.owes(), // nothing is left lying
+                }
+            }
             Next::Believe => {
-                self.exact.store(true, Ordering::Release);
                 (self.watcher)(Event::Exact);
                 self.push_spread();
             }
             Next::Seed | Next::Wait => {
-                self.exact.store(false, Ordering::Release);
                 if was_exact {
                     (self.watcher)(Event::Lost);
                 }
                 self.recover_soon();
             }
         }
+    }
+
+    /// The nodes as last listed.
+    pub(super) fn roster(&self) -> Vec<NodeId> {
+        self.standing.lock().roster()
     }
 
     fn recover_soon(self: &Arc<Self>) {
