@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate::clock::ManualClock;
+use tidegate::http::{BodyStyle, Context, ResetStyle, answer};
 use tidegate::resilience::{DenyCache, Event, Resilient, Settings, resilient};
+use tidegate::rules::{SourceFile, parse};
 use tidegate::stores::MemoryStore;
+use tidegate::{Fate, Limiter, Policy, Request, Secret};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
     Charge, ChargeSet, OnStoreFailure, Outcome, Refund, Role, Source, Store, Terms,
@@ -193,6 +196,40 @@ fn a_rule_that_refuses_without_its_store_does_and_one_that_allows_has_all_of_its
             .all(|outcome| outcome.source == Source::Fallback);
         assert!(local, "{on_failure:?}");
     }
+}
+
+/// The client did nothing wrong and is told so.
+#[test]
+fn a_rule_that_refuses_without_its_store_says_503_on_the_wire() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.weather(Weather {
+        down: true,
+        ..Weather::FAIR
+    });
+    let text = "version: 1\nrules:\n  - { name: login, by: user, rate: 5/minute, \
+                on_store_failure: deny }\n";
+    let rules = parse(&[SourceFile {
+        name: "layers.yaml",
+        text,
+    }]);
+    let policy = Policy::of(rules.expect("good rules"));
+    let secret = Secret::from_bytes(&[7; 16]).expect("a secret");
+    let limiter = Limiter::new(bench.store, policy, secret, Arc::new(ManualClock::at(DATE)));
+    let request = Request::default().with("user", "ada");
+    let decision = bench.sim.block_on(limiter.check(request));
+    let decision = decision.expect("decisions do not fail");
+    assert_eq!(decision.fate(), Fate::Unavailable);
+    let context = Context {
+        id: "1",
+        wall: DATE,
+        reset: ResetStyle::Epoch,
+        body: BodyStyle::Problem,
+        receipt: None,
+    };
+    let answer = answer(&decision, &context);
+    assert_eq!(answer.status.as_u16(), 503);
+    let body = String::from_utf8_lossy(&answer.body).into_owned();
+    assert!(body.contains("#temporary-reduced-capacity"), "{body}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! The oracle is the algorithm itself on the same requests, begun with everything used. By the time
 //! of the decision, so that an oracle with less cannot have admitted more.
 
-use tidegate_core::algorithms::{Division, Limit, State};
+use tidegate_core::algorithms::{Division, Limit, PATIENCE, State};
 use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -32,10 +32,11 @@ fn calm(case: &Case<'_>) -> Vec<(Nanos, Nanos)> {
     match scenario.fault {
         Fault::None | Fault::Drift => vec![(start, scenario.ends)],
         Fault::Pause | Fault::Chaos | Fault::Gray => vec![(start, scenario.begins)],
-        Fault::StepForward | Fault::StepBack => {
-            // Nothing is stuck longer than a window.
-            vec![(start, scenario.begins), (after, scenario.ends)]
+        Fault::FailoverSkewed => {
+            let later = after.plus(PATIENCE);
+            vec![(start, scenario.begins), (later, scenario.ends)]
         }
+        // Nothing is stuck longer than a window, not after a step of hours either.
         _ => vec![(start, scenario.begins), (after, scenario.ends)],
     }
 }

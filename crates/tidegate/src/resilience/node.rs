@@ -105,9 +105,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             self.lost();
             return false;
         }
+        let now = self.runtime.now();
         let mut seen = set.charges.iter().zip(&outcome.seen);
-        let gone = seen
-            .any(|(charge, seen)| !seen.was_there && self.mirror.holds_live(charge, outcome.at));
+        let gone = seen.any(|(charge, seen)| {
+            !seen.was_there && self.mirror.holds_live(charge, outcome.at, now)
+        });
         if gone {
             self.lost();
             return false;
@@ -254,7 +256,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
 
     /// Merges the mirror into the store; how many counters, or nothing if the store failed.
     async fn seed(&self) -> Option<usize> {
-        let all = self.mirror.all(self.store_time());
+        let all = self.mirror.all(self.store_time(), self.runtime.now());
         for some in all.chunks(PER_CALL) {
             let seeds: Vec<Seed<'_>> = some
                 .iter()
