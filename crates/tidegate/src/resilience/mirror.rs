@@ -56,7 +56,7 @@ impl Mirror {
                 known.charge = OwnedCharge::of(charge);
             }
             let set_back = known.at.since(at) > PATIENCE;
-            let live = known.fresh_at > at;
+            let live = known.matters(at, by.now);
             known.told = false;
             if same && live && !set_back {
                 return known.merge(&seen.state, at, by);

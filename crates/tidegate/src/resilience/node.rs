@@ -157,7 +157,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         let news = {
             let mut standing = self.standing.lock();
             let news = standing.lost(self.runtime.now());
-            self.exact.store(standing.is_exact(), Ordering::Release);
+            self.exact.store(false, Ordering::Release);
             news
         };
         if news {
@@ -191,7 +191,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             let mut standing = self.standing.lock();
             let was_exact = standing.is_exact();
             let next = standing.heard(&vitals, now);
-            self.exact.store(standing.is_exact(), Ordering::Release);
+            if !standing.is_exact() {
+                self.exact.store(false, Ordering::Release);
+            }
             (was_exact, next)
         };
         match next {
@@ -202,10 +204,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
                     _ => self.owes(), // nothing is left lying
                 }
             }
-            Next::Believe => {
-                (self.watcher)(Event::Exact);
-                self.push_spread();
-            }
+            Next::Believe => self.settle_soon(),
             Next::Seed | Next::Wait => {
                 if was_exact {
                     (self.watcher)(Event::Lost);
@@ -213,6 +212,28 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
                 self.recover_soon();
             }
         }
+    }
+
+    /// Charges the bulk of what is owed, and believes the store then: the first exact decision is to
+    /// know of it. Not for long, because decisions are local meanwhile.
+    fn settle_soon(self: &Arc<Self>) {
+        let node = Arc::clone(self);
+        self.runtime.spawn(async move {
+            if !node.pushing.swap(true, Ordering::AcqRel) {
+                let until = node.runtime.now().plus(node.settings.push_spread);
+                node.push_due(until).await;
+                node.pushing.store(false, Ordering::Release);
+            }
+            let exact = {
+                let standing = node.standing.lock();
+                node.exact.store(standing.is_exact(), Ordering::Release);
+                standing.is_exact()
+            };
+            if exact {
+                (node.watcher)(Event::Exact);
+                node.push_soon(Nanos::ZERO);
+            }
+        });
     }
 
     /// The nodes as last listed.
@@ -287,22 +308,35 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         });
     }
 
-    /// Charges to the store what was admitted without it, the largest debts first.
+    /// Charges to the store what was admitted without it, until nothing is owed.
     async fn push_all(self: &Arc<Self>) {
-        while self.exact.load(Ordering::Acquire) && !self.guard.is_open() {
-            let due = self.local.owed.due(self.store_time());
-            if due.is_empty() {
-                return;
-            }
-            for batch in due.chunks(self.settings.push_batch) {
-                for some in batch.chunks(PER_CALL) {
-                    if !self.push(some).await {
-                        break;
-                    }
-                }
+        while self.may_push() && self.push_due(Nanos::MAX).await {
+            self.runtime.sleep(self.settings.push_pause).await;
+        }
+    }
+
+    fn may_push(&self) -> bool {
+        self.standing.lock().is_exact() && !self.guard.is_open()
+    }
+
+    /// Charges what is owed now, the largest debts first, but begins nothing after `until`. Whether
+    /// there was anything.
+    async fn push_due(self: &Arc<Self>, until: Nanos) -> bool {
+        let due = self.local.owed.due(self.store_time());
+        for (i, batch) in due.chunks(self.settings.push_batch).enumerate() {
+            if i > 0 {
                 self.runtime.sleep(self.settings.push_pause).await;
             }
+            if !self.may_push() || self.runtime.now() >= until {
+                break;
+            }
+            for some in batch.chunks(PER_CALL) {
+                if !self.push(some).await {
+                    break;
+                }
+            }
         }
+        !due.is_empty()
     }
 
     async fn push(self: &Arc<Self>, counters: &[u128]) -> bool {
