@@ -6,8 +6,8 @@ use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::Nanos;
 
 use super::{Case, Finding};
+use crate::history::Record;
 use crate::scenario::{Fault, compiled};
-use crate::world::Record;
 
 /// What nodes together admit without the store, in hundredths.
 const SHARE: u32 = 80;

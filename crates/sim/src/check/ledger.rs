@@ -10,8 +10,8 @@ use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::{BUDGET, Case, Finding};
+use crate::history::{Record, Snapshot};
 use crate::scenario::Fault;
-use crate::world::{Record, Snapshot};
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
     // Nodes that each admit the whole limit owe more than the store keeps of a debt.

@@ -8,8 +8,8 @@ use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::{Case, Finding, is_exact};
+use crate::history::Record;
 use crate::scenario::Fault;
-use crate::world::Record;
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
     let mut found = |promise, detail: Option<String>| {
