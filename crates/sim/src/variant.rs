@@ -35,23 +35,3 @@ pub enum Variant {
     /// Refusals are remembered for twice as long as they last.
     RemembersTooLong,
 }
-
-impl Variant {
-    /// Every mistake.
-    pub const BROKEN: [Variant; 14] = [
-        Variant::PushesTheSeed,
-        Variant::MergesBySum,
-        Variant::RetriesRefunds,
-        Variant::ProbesWithRequests,
-        Variant::RefusalRefreshes,
-        Variant::NodeClock,
-        Variant::CarriesWindows,
-        Variant::ChargesTwiceOnNoScript,
-        Variant::NeverPushes,
-        Variant::NeverSeeds,
-        Variant::IgnoresPeers,
-        Variant::ImaginesPeers,
-        Variant::WaitsTooLong,
-        Variant::RemembersTooLong,
-    ];
-}

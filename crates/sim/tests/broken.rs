@@ -118,9 +118,3 @@ fn a_refusal_remembered_too_long() {
     let promise = "a deny cache refuses only what the store would";
     check(Variant::RemembersTooLong, &[Fault::None], promise);
 }
-
-/// Each mistake has its test.
-#[test]
-fn fourteen_mistakes_are_made() {
-    assert_eq!(Variant::BROKEN.len(), 14);
-}
