@@ -34,6 +34,8 @@ pub(crate) struct World {
     /// What the store knows each counter by, once that is known.
     counters: Arc<Mutex<Vec<Option<u128>>>>,
     sent: Arc<Mutex<Vec<Sent>>>,
+    /// Requests that each node has not answered yet.
+    under_way: Arc<Mutex<Vec<u64>>>,
     variant: Variant,
 }
 
@@ -86,6 +88,7 @@ impl World {
             links: Arc::default(),
             counters: Arc::new(Mutex::new(vec![None; scenario.counters()])),
             sent: Arc::default(),
+            under_way: Arc::new(Mutex::new(vec![0; scenario.nodes])),
             variant,
         }
     }
@@ -142,7 +145,7 @@ impl World {
         self.sim.kill(node);
         let mut history = self.history.lock();
         history.deaths.push((self.sim.now(), node));
-        history.died = history.asked - history.records.len() as u64 - history.failed.len() as u64;
+        history.died += std::mem::take(&mut self.under_way.lock()[node]);
     }
 
     /// Changes how the store behaves.
@@ -183,11 +186,14 @@ impl World {
             return;
         };
         self.history.lock().asked += 1;
+        self.under_way.lock()[node] += 1;
         let world = self.clone();
         self.sim.spawn(Some(node), async move {
             let sent = world.sim.now();
             let request = Request::default().with("user", format!("subject-{subject}"));
-            match limiter.check(request).await {
+            let decided = limiter.check(request).await;
+            world.under_way.lock()[node] -= 1;
+            match decided {
                 Ok(decision) => world.decided(&decision, sent, node, subject).await,
                 Err(error) => world.history.lock().failed.push(error.to_string()),
             }
@@ -245,6 +251,8 @@ impl World {
 async fn client(world: World, subject: usize) {
     let every = world.scenario.subjects[subject].every;
     world.sim.sleep(LOAD_BEGINS).await;
+    // The last requests are answered before the run ends.
+    let end = world.scenario.ends.since(Nanos::from_millis(20));
     loop {
         let (wait, burst) = world.sim.draw(|rng| {
             let uniform = (rng.below(1 << 32) + 1) as f64 / (1_u64 << 32) as f64;
@@ -253,6 +261,9 @@ async fn client(world: World, subject: usize) {
             (Nanos::new(wait as u64), burst)
         });
         world.sim.sleep(wait).await;
+        if world.sim.now() >= end {
+            return;
+        }
         for _ in 0..burst {
             world.ask(subject);
         }
