@@ -117,12 +117,23 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
             world.model.lock().forget_everything();
             lost(world);
         }
-        Fault::Failover => {
+        Fault::Failover | Fault::FailoverSkewed => {
             world.weather(Weather {
                 down: true,
                 ..Weather::FAIR
             });
-            world.model.lock().fail_over();
+            let skew = world.sim.draw(|rng| rng.pick(&[-10_i64, -3, 3, 10]));
+            {
+                let mut model = world.model.lock();
+                model.fail_over();
+                if fault == Fault::FailoverSkewed {
+                    let epoch = model
+                        .epoch
+                        .get()
+                        .saturating_add_signed(skew * 1_000_000_000);
+                    model.epoch = Nanos::new(epoch);
+                }
+            }
             lost(world);
             world.sim.sleep_until(until).await;
             world.weather(Weather::FAIR);

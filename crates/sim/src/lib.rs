@@ -7,6 +7,7 @@
 pub mod check;
 pub mod executor;
 mod faults;
+pub mod history;
 pub mod model;
 mod rng;
 pub mod scenario;

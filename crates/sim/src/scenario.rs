@@ -30,6 +30,8 @@ pub enum Fault {
     Flush,
     /// A replica takes over that has not heard the last of it.
     Failover,
+    /// The same, and the replica's clock differs by seconds.
+    FailoverSkewed,
     /// The store's clock is set two hours ahead.
     StepForward,
     /// The store's clock is set two hours back.
@@ -50,7 +52,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Fault; 18] = [
+    pub const ALL: [Fault; 19] = [
         Fault::None,
         Fault::Kill,
         Fault::KillEmpty,
@@ -61,6 +63,7 @@ impl Fault {
         Fault::Gray,
         Fault::Flush,
         Fault::Failover,
+        Fault::FailoverSkewed,
         Fault::StepForward,
         Fault::StepBack,
         Fault::Drift,
@@ -79,6 +82,7 @@ impl Fault {
                 | Fault::Restart
                 | Fault::Flush
                 | Fault::Failover
+                | Fault::FailoverSkewed
                 | Fault::DeathWithStore
                 | Fault::Chaos
         )
@@ -86,7 +90,10 @@ impl Fault {
 
     /// Whether the store's clock jumps.
     pub fn steps_clock(self) -> bool {
-        matches!(self, Fault::StepForward | Fault::StepBack)
+        matches!(
+            self,
+            Fault::StepForward | Fault::StepBack | Fault::FailoverSkewed
+        )
     }
 
     /// Whether the store is away from the beginning of the fault to its end.
@@ -205,14 +212,20 @@ impl Scenario {
         };
         let lasts = match fault {
             Fault::Restart => rng.between(5, 60),
-            Fault::Failover => rng.between(300, 2_500),
+            Fault::Failover | Fault::FailoverSkewed => rng.between(300, 2_500),
             Fault::DeathWithStore => rng.between(10, 1_500),
             Fault::Pause => rng.between(50, 3_000),
             Fault::Flush | Fault::StepForward | Fault::StepBack => 0,
             _ => rng.between(2_500, 5_000),
         };
         let clears = begins.plus(Nanos::from_millis(lasts));
-        let settle = Nanos::new(3 * window.get()).plus(Nanos::from_millis(3_500));
+        // Behind a clock set back by seconds, time stands still until it is caught up with.
+        let longer = if fault == Fault::FailoverSkewed {
+            5_500
+        } else {
+            0
+        };
+        let settle = Nanos::new(3 * window.get()).plus(Nanos::from_millis(3_500 + longer));
         Scenario {
             seed,
             nodes: rng.between(3, 5) as usize,

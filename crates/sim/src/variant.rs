@@ -28,27 +28,10 @@ pub enum Variant {
     NeverSeeds,
     /// Each node believes it is alone.
     IgnoresPeers,
+    /// Each node believes it has three times as many peers.
+    ImaginesPeers,
     /// Decisions wait for the store ten times as long as they may.
     WaitsTooLong,
     /// Refusals are remembered for twice as long as they last.
     RemembersTooLong,
-}
-
-impl Variant {
-    /// Every mistake.
-    pub const BROKEN: [Variant; 13] = [
-        Variant::PushesTheSeed,
-        Variant::MergesBySum,
-        Variant::RetriesRefunds,
-        Variant::ProbesWithRequests,
-        Variant::RefusalRefreshes,
-        Variant::NodeClock,
-        Variant::CarriesWindows,
-        Variant::ChargesTwiceOnNoScript,
-        Variant::NeverPushes,
-        Variant::NeverSeeds,
-        Variant::IgnoresPeers,
-        Variant::WaitsTooLong,
-        Variant::RemembersTooLong,
-    ];
 }

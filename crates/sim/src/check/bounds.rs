@@ -6,8 +6,8 @@ use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::Nanos;
 
 use super::{Case, Finding};
+use crate::history::Record;
 use crate::scenario::{Fault, compiled};
-use crate::world::Record;
 
 /// What nodes together admit without the store, in hundredths.
 const SHARE: u32 = 80;
@@ -20,6 +20,9 @@ const ALONE: Division = Division {
 };
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
+    if case.scenario.fault == Fault::FailoverSkewed {
+        return stepped(case, findings);
+    }
     for counter in case.counters() {
         let exact = |r: &Record| r.source == Source::Exact;
         let local = |r: &Record| r.source == Source::Fallback;
@@ -72,6 +75,33 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
                 }));
             }
         }
+    }
+}
+
+/// Where the clock itself jumps by less than its states can tell: by true time, one window more than
+/// the limit and the share.
+fn stepped(case: &Case<'_>, findings: &mut Vec<Finding>) {
+    if case.scenario.on_failure != OnStoreFailure::Local {
+        return;
+    }
+    for counter in case.counters() {
+        let spec = case.scenario.spec(counter);
+        let most = scaled(spec, 280, |capacity| 2 * capacity + of_all_nodes(capacity));
+        let admitted = case.of(counter).filter(|r| r.admitted);
+        let history: Vec<Admission> = admitted
+            .map(|record| Admission {
+                at: record.done,
+                units: 1,
+            })
+            .collect();
+        findings.extend(
+            within_bound(&most, &history)
+                .err()
+                .map(|violation| Finding {
+                    promise: "a jump of the clock is worth one window",
+                    detail: format!("counter {counter}: {violation}"),
+                }),
+        );
     }
 }
 

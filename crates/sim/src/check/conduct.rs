@@ -6,8 +6,8 @@ use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
 use super::{BUDGET, Case, Finding, is_exact};
+use crate::history::Record;
 use crate::scenario::Fault;
-use crate::world::Record;
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
     let mut found = |promise, detail: Option<String>| {
@@ -38,11 +38,8 @@ fn unanswered(case: &Case<'_>) -> Option<String> {
         ));
     }
     let answered = history.records.len() as u64 + history.died;
-    // Those of the last moment are still under way.
-    let last = case.scenario.ends.since(BUDGET);
-    let paused = history.pauses.iter().any(|(_, until, _)| *until > last);
     let missing = history.asked.saturating_sub(answered);
-    (missing > 64 && !paused).then(|| format!("{missing} of {}", history.asked))
+    (missing > 0).then(|| format!("{missing} of {} are not", history.asked))
 }
 
 fn touches_a_pause(case: &Case<'_>, record: &Record) -> bool {
@@ -166,7 +163,8 @@ fn not_exact(case: &Case<'_>) -> Option<String> {
 fn hasty(case: &Case<'_>) -> Option<String> {
     let fault = case.scenario.fault;
     let calm_until = match fault {
-        Fault::None | Fault::Pause | Fault::NodeDeath => case.scenario.ends,
+        // What a stopped node charged too late is given back, and the cache is not told.
+        Fault::None | Fault::NodeDeath => case.scenario.ends,
         Fault::Drift => Nanos::ZERO,
         _ => case.scenario.begins,
     };

@@ -10,8 +10,8 @@ use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::{BUDGET, Case, Finding};
+use crate::history::{Record, Snapshot};
 use crate::scenario::Fault;
-use crate::world::{Record, Snapshot};
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
     // Nodes that each admit the whole limit owe more than the store keeps of a debt.
@@ -71,6 +71,9 @@ fn compare(
     let at = limit.advance(&mut state, snapshot.truth);
     let (due, booked) = (limit.used(&state, at), snapshot.used[counter]);
     let forgiven = due.saturating_sub(booked);
+    if indebted(case, counter, limit, snapshot) {
+        return None;
+    }
     if forgiven > forgotten(case, counter, snapshot) + drained(case, counter, limit, snapshot) {
         return Some(("nothing is forgiven", format!("{booked} booked of {due}")));
     }
@@ -85,6 +88,16 @@ fn compare(
     })
 }
 
+/// Debt beyond twice the capacity is not kept by any algorithm, so what is owed then is forgiven.
+fn indebted(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) -> bool {
+    let recent = |s: &&Snapshot| {
+        let span = snapshot.at.since(s.at);
+        s.at <= snapshot.at && span <= limit.per().plus(limit.per())
+    };
+    let mut recent = case.history.snapshots.iter().filter(recent);
+    recent.any(|s| s.used[counter] >= 2 * limit.capacity())
+}
+
 /// What a bucket lets go of twice: a node that has not seen the counter does not know that the
 /// store's own level is still draining, and lets its debt drain beside it.
 fn drained(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) -> u64 {
@@ -95,7 +108,9 @@ fn drained(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) 
     match (buckets, known) {
         (false, _) => 0,
         // They differ in what they last saw.
-        (true, true) => case.scenario.nodes as u64,
+        (true, true) => 2 * case.scenario.nodes as u64,
+        // Cut off while others are not, a node cannot know how full the store stays.
+        (true, false) if case.scenario.fault == Fault::Gray => limit.capacity(),
         (true, false) => limit.capacity() * 4 / 5 + 1,
     }
 }

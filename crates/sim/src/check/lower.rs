@@ -3,13 +3,13 @@
 //! The oracle is the algorithm itself on the same requests, begun with everything used. By the time
 //! of the decision, so that an oracle with less cannot have admitted more.
 
-use tidegate_core::algorithms::{Division, Limit, State};
+use tidegate_core::algorithms::{Division, Limit, PATIENCE, State};
 use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::{Case, Finding, is_exact};
+use crate::history::Record;
 use crate::scenario::Fault;
-use crate::world::Record;
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
     let mut found = |promise, detail: Option<String>| {
@@ -32,10 +32,11 @@ fn calm(case: &Case<'_>) -> Vec<(Nanos, Nanos)> {
     match scenario.fault {
         Fault::None | Fault::Drift => vec![(start, scenario.ends)],
         Fault::Pause | Fault::Chaos | Fault::Gray => vec![(start, scenario.begins)],
-        Fault::StepForward | Fault::StepBack => {
-            // Nothing is stuck longer than a window.
-            vec![(start, scenario.begins), (after, scenario.ends)]
+        Fault::FailoverSkewed => {
+            let later = after.plus(PATIENCE);
+            vec![(start, scenario.begins), (later, scenario.ends)]
         }
+        // Nothing is stuck longer than a window, not after a step of hours either.
         _ => vec![(start, scenario.begins), (after, scenario.ends)],
     }
 }
@@ -50,7 +51,14 @@ fn starved(case: &Case<'_>, from: Nanos, to: Nanos) -> Option<String> {
     let due = replay_all(case, &records);
     let admitted = records.iter().filter(|record| record.admitted).count() as u64;
     let slack = case.scenario.counters() as u64;
-    let enough = (admitted + slack) * 100 >= due * 95;
+    // Two limits can fall out of step: which of the subjects a ceiling admits first decides how much
+    // of their own limits is left to fill it later. The oracle is one such order, not the best.
+    let least = if case.scenario.ceiling.is_some() {
+        85
+    } else {
+        95
+    };
+    let enough = (admitted + slack) * 100 >= due * least;
     (!enough).then(|| format!("{admitted} of {due} from {from} to {to}"))
 }
 

@@ -11,8 +11,8 @@ use tidegate::resilience::Event;
 use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
+use crate::history::{History, Record};
 use crate::scenario::Scenario;
-use crate::world::{History, Record};
 
 /// How long a decision may take.
 pub const BUDGET: Nanos = Nanos::from_millis(5);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Retry, State, Verdict};
 use tidegate_core::store::{
-    Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, Probe, Refund,
+    Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, Probe, Refund,
     Refunded, Seed, Store, StoreError, Vitals,
 };
 use tidegate_core::units::{Cost, Nanos};
@@ -316,6 +316,15 @@ impl Probe for Link {
         let mut vitals = self.trip(|model, _| model.beat(beat, now.now())).await?;
         if self.variant == Variant::IgnoresPeers {
             vitals.beats.retain(|known| known.node == beat.node);
+        }
+        if self.variant == Variant::ImaginesPeers {
+            let imagined = vitals.beats.clone().into_iter().flat_map(|beat| {
+                [1, 2].map(|more| Beat {
+                    node: NodeId(beat.node.0.wrapping_add(more)),
+                    ..beat
+                })
+            });
+            vitals.beats.extend(imagined);
         }
         Ok(vitals)
     }

@@ -179,6 +179,27 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         Ok(outcome)
     }
 
+    /// What is not known is asked about together.
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+        let mut outcomes: Vec<Option<Answer<Outcome>>> = Vec::with_capacity(sets.len());
+        outcomes.extend(sets.iter().map(|set| self.known(set).map(Ok)));
+        let unknown = |i: &usize| outcomes[*i].is_none();
+        let unknown: Vec<usize> = (0..sets.len()).filter(unknown).collect();
+        let asked: Vec<&ChargeSet<'_>> = unknown.iter().map(|i| sets[*i]).collect();
+        let sent = self.runtime.now();
+        let answers = match asked.is_empty() {
+            true => Vec::new(),
+            false => self.store.charge_each(&asked).await,
+        };
+        for (i, answer) in unknown.into_iter().zip(answers) {
+            if let Ok(outcome) = &answer {
+                self.remember(sets[i], outcome, sent);
+            }
+            outcomes[i] = Some(answer);
+        }
+        outcomes.into_iter().flatten().collect()
+    }
+
     async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         self.store.peek(set).await
     }

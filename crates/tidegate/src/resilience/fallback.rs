@@ -41,6 +41,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         }
     }
 
+    /// The nodes as last listed, to be kept for the next start.
+    pub fn roster(&self) -> Vec<NodeId> {
+        self.node.roster()
+    }
+
     fn decide_locally(&self, set: &ChargeSet<'_>) -> Outcome {
         let node = &self.node;
         let division = |counter| node.division(counter);
@@ -66,6 +71,29 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
             }
         }
         Ok(self.decide_locally(set))
+    }
+
+    /// Those that need the store are asked about together.
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+        let node = &self.node;
+        let remote: Vec<usize> = (0..sets.len())
+            .filter(|i| !node.decides(sets[*i]))
+            .collect();
+        let asked: Vec<&ChargeSet<'_>> = remote.iter().map(|i| sets[*i]).collect();
+        let sent = node.runtime.now();
+        let answers = match asked.is_empty() {
+            true => Vec::new(),
+            false => node.guard.charge_each(&asked).await,
+        };
+        let mut outcomes: Vec<Option<Outcome>> = sets.iter().map(|_| None).collect();
+        for ((i, set), answer) in remote.iter().zip(asked).zip(answers) {
+            let believed = answer.ok().filter(|o| node.believes(set, o, sent));
+            outcomes[*i] = believed;
+        }
+        let decided = outcomes.into_iter().zip(sets);
+        let decided =
+            decided.map(|(outcome, set)| Ok(outcome.unwrap_or_else(|| self.decide_locally(set))));
+        decided.collect()
     }
 
     async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {

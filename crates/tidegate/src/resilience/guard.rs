@@ -37,6 +37,8 @@ enum Away {
     Full,
     #[error("the answer is late")]
     Late,
+    #[error("the store left a question unanswered")]
+    Silent,
 }
 
 fn away(why: Away, waited: Nanos) -> StoreError {
@@ -57,8 +59,9 @@ pub(super) struct Guard<S, R> {
     watcher: Watcher,
 }
 
-/// A charge that goes on by itself.
-type Charging = Pin<Box<dyn Future<Output = (OwnedSet, Answer<Outcome>)> + Send>>;
+/// Charges that go on by themselves.
+type Charging = Pin<Box<dyn Future<Output = Charged> + Send>>;
+type Charged = (Vec<OwnedSet>, Vec<Answer<Outcome>>);
 
 impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     pub(super) fn new(store: S, runtime: R, settings: &Settings, watcher: Watcher) -> Self {
@@ -129,30 +132,65 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         self.counted(answer.unwrap_or_else(|| Err(away(Away::Late, self.budget))))
     }
 
-    fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
-        let budgets = set.charges.iter().map(|charge| charge.terms.budget);
-        let least = budgets.map(|own| own.unwrap_or(self.budget)).min();
-        least.unwrap_or(self.budget)
+    fn budget_of(&self, sets: &[&ChargeSet<'_>]) -> Nanos {
+        let charges = sets.iter().flat_map(|set| &set.charges);
+        let budgets = charges.map(|charge| charge.terms.budget.unwrap_or(self.budget));
+        budgets.min().unwrap_or(self.budget)
     }
 
-    /// Waits on for an answer that nobody else waits for, and gives back what it charged.
+    /// Charges sets that will be waited for even if nobody does any more.
+    fn charging(&self, sets: &[&ChargeSet<'_>]) -> Charging {
+        let store = Arc::clone(&self.store);
+        let owned: Vec<OwnedSet> = sets.iter().map(|set| OwnedSet::of(set)).collect();
+        Box::pin(async move {
+            let answers = match owned.as_slice() {
+                [only] => vec![store.charge(&only.set()).await],
+                several => {
+                    let sets: Vec<ChargeSet<'_>> = several.iter().map(OwnedSet::set).collect();
+                    store.charge_each(&sets.iter().collect::<Vec<_>>()).await
+                }
+            };
+            (owned, answers)
+        })
+    }
+
+    async fn charge_all(&self, sets: &[&ChargeSet<'_>]) -> Answer<Vec<Answer<Outcome>>> {
+        let _place = self.enter()?;
+        let (budget, life) = (self.budget_of(sets), self.store.life());
+        let mut charging = self.charging(sets);
+        match within(&self.runtime, budget, charging.as_mut()).await {
+            Some((_, answers)) => {
+                let counted = answers.into_iter().map(|answer| self.counted(answer));
+                Ok(counted.collect())
+            }
+            None => {
+                self.wait_on(charging, life);
+                self.counted(Err(away(Away::Late, budget)))
+            }
+        }
+    }
+
+    /// Waits on for answers that nobody else waits for, and gives back what they charged.
     fn wait_on(&self, mut charging: Charging, life: Option<Life>) {
         let Some(place) = self.late.enter() else {
             return; // it stays charged, which refuses too much rather than too little
         };
         let (store, runtime) = (Arc::clone(&self.store), self.runtime.clone());
-        let id = (u128::from(runtime.random()) << 64) | u128::from(runtime.random());
         self.runtime.spawn(async move {
-            let answer = within(&runtime, LATE, charging.as_mut()).await;
-            // A store that has lost the charge must not give it back.
-            if let Some((set, Ok(outcome))) = answer
-                && outcome.admitted
-                && store.life() == life
-            {
-                let refund = refund_of(id, &set, &outcome);
-                let refunding = pin!(store.refund(&refund));
-                // Lost or not, it is not sent again.
-                let _lost_or_done = within(&runtime, LATE, refunding).await;
+            let charged = within(&runtime, LATE, charging.as_mut()).await;
+            let (sets, answers) = charged.unwrap_or_default();
+            for (set, answer) in sets.iter().zip(answers) {
+                // A store that has lost the charge must not give it back.
+                if let Ok(outcome) = answer
+                    && outcome.admitted
+                    && store.life() == life
+                {
+                    let id = u128::from(runtime.random()) << 64 | u128::from(runtime.random());
+                    let refund = refund_of(id, set, &outcome);
+                    let refunding = pin!(store.refund(&refund));
+                    // Lost or not, it is not sent again.
+                    let _lost_or_done = within(&runtime, LATE, refunding).await;
+                }
             }
             drop(place);
         });
@@ -175,19 +213,20 @@ fn refund_of<'a>(id: u128, set: &'a OwnedSet, outcome: &Outcome) -> Refund<'a> {
 
 impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let _place = self.enter()?;
-        let (budget, life) = (self.budget_of(set), self.store.life());
-        let (store, owned) = (Arc::clone(&self.store), OwnedSet::of(set));
-        let mut charging: Charging = Box::pin(async move {
-            let answer = store.charge(&owned.set()).await;
-            (owned, answer)
-        });
-        match within(&self.runtime, budget, charging.as_mut()).await {
-            Some((_, answer)) => self.counted(answer),
-            None => {
-                self.wait_on(charging, life);
-                self.counted(Err(away(Away::Late, budget)))
+        let mut answers = self.charge_all(&[set]).await?;
+        let answer = answers.pop();
+        answer.unwrap_or_else(|| Err(away(Away::Silent, Nanos::ZERO)))
+    }
+
+    /// One deadline for all of them.
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+        match self.charge_all(sets).await {
+            Ok(answers) => answers,
+            Err(StoreError::Unavailable { waited, .. }) => {
+                let late = |_: &&ChargeSet<'_>| Err(away(Away::Late, waited));
+                sets.iter().map(late).collect()
             }
+            Err(refused) => vec![Err(refused)],
         }
     }
 

@@ -22,8 +22,10 @@ struct Remembered {
     state: State,
     /// When it can be forgotten, by the store's clock.
     fresh_at: Nanos,
-    /// When it was seen, by the store's clock.
+    /// When it was seen, by the store's clock and by the local one.
     at: Nanos,
+    /// See `at`.
+    heard: Nanos,
     /// Whether the local share already knows.
     told: bool,
     /// Since when, by the local clock, the store has been found to hold less.
@@ -54,12 +56,12 @@ impl Mirror {
                 known.charge = OwnedCharge::of(charge);
             }
             let set_back = known.at.since(at) > PATIENCE;
-            let live = known.fresh_at > at;
+            let live = known.matters(at, by.now);
             known.told = false;
             if same && live && !set_back {
                 return known.merge(&seen.state, at, by);
             }
-            known.take(seen.state.clone(), at);
+            known.take(seen.state.clone(), at, by.now);
             return false;
         }
         if !self.counters.has_room(&part) && !Self::make_room(&mut part, at) {
@@ -70,10 +72,11 @@ impl Mirror {
             fresh_at: at,
             state: seen.state.clone(),
             at,
+            heard: by.now,
             told: false,
             doubted: None,
         };
-        remembered.take(seen.state.clone(), at);
+        remembered.take(seen.state.clone(), at, by.now);
         part.insert(counter, remembered);
         false
     }
@@ -92,12 +95,12 @@ impl Mirror {
 
     /// Whether a record of this counter should have been in the store at its time `at`. An answer
     /// from before the counter was last seen says nothing: answers overtake each other.
-    pub(super) fn holds_live(&self, charge: &Charge<'_>, at: Nanos) -> bool {
+    pub(super) fn holds_live(&self, charge: &Charge<'_>, at: Nanos, now: Nanos) -> bool {
         let counter = charge.counter();
         let part = self.counters.part(counter);
         part.get(&counter).is_some_and(|known| {
             let same = known.charge.limit.tag() == charge.limit.tag();
-            same && known.at < at && at < known.fresh_at
+            same && known.at < at && known.matters(at, now)
         })
     }
 
@@ -120,11 +123,11 @@ impl Mirror {
         Some(known.state.clone())
     }
 
-    /// Everything that still matters at the store's time `at`.
-    pub(super) fn all(&self, at: Nanos) -> Vec<(OwnedCharge, State)> {
+    /// Everything that still matters at the store's time `at`, when the local clock reads `now`.
+    pub(super) fn all(&self, at: Nanos, now: Nanos) -> Vec<(OwnedCharge, State)> {
         let mut all = Vec::new();
         for part in self.counters.parts() {
-            let live = part.values().filter(|known| known.fresh_at > at);
+            let live = part.values().filter(|known| known.matters(at, now));
             all.extend(live.map(|known| (known.charge.clone(), known.state.clone())));
         }
         all
@@ -137,12 +140,19 @@ impl Mirror {
 }
 
 impl Remembered {
+    /// Whether it cannot be forgotten yet, by either clock: the store's may have been set back to
+    /// where it was long ago.
+    fn matters(&self, at: Nanos, now: Nanos) -> bool {
+        let lasts = self.fresh_at.since(self.at);
+        at < self.fresh_at && now.since(self.heard) < lasts
+    }
+
     /// The store's word is all there is.
-    fn take(&mut self, mut state: State, at: Nanos) {
+    fn take(&mut self, mut state: State, at: Nanos, now: Nanos) {
         let limit = &self.charge.limit;
         let moment = limit.advance(&mut state, at);
         self.fresh_at = limit.fresh_at(&state, moment);
-        (self.state, self.at, self.doubted) = (state, at, None);
+        (self.state, self.at, self.heard, self.doubted) = (state, at, now, None);
     }
 
     /// The larger of what is known and what was seen.
@@ -154,11 +164,11 @@ impl Remembered {
         limit.advance(&mut seen, at);
         let less = merged != seen && self.at < at;
         if less && self.doubted.is_some_and(|since| since < by.confirmed) {
-            self.take(seen, at);
+            self.take(seen, at, by.now);
             return false;
         }
         self.fresh_at = limit.fresh_at(&merged, moment);
-        (self.state, self.at) = (merged, self.at.max(at));
+        (self.state, self.at, self.heard) = (merged, self.at.max(at), by.now);
         self.doubted = match less {
             true => self.doubted.or(Some(by.now)),
             false => None,

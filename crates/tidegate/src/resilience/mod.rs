@@ -7,7 +7,7 @@
 //! that lost counts, and charges what is `owed`; `standing` knows when the store may be believed and
 //! who else shares it; `store_clock` tells the store's time and `clock_watch` whether it is off. Each is a store around a store or a pure
 //! state machine, and none knows which store it is. Time, tasks and chance come from a
-//! [`Runtime`](crate::runtime::Runtime), so the simulator runs this very code.
+//! [`Runtime`], so the simulator runs this very code.
 
 mod breaker;
 mod bulkhead;

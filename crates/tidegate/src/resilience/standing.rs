@@ -210,6 +210,11 @@ impl Standing {
         }
     }
 
+    /// The nodes as last listed.
+    pub(super) fn roster(&self) -> Vec<NodeId> {
+        self.roster.iter().map(|(node, _)| *node).collect()
+    }
+
     /// How many nodes to reckon with.
     pub(super) fn nodes(&self) -> u32 {
         let listed = u32::try_from(self.roster.len()).unwrap_or(u32::MAX);

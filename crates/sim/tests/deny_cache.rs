@@ -1,0 +1,149 @@
+//! The deny cache: what it remembers, for how long, and what ends it.
+
+use std::borrow::Cow;
+
+use tidegate::clock::ManualClock;
+use tidegate::resilience::DenyCache;
+use tidegate::stores::MemoryStore;
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::store::{Charge, ChargeSet, Outcome, Refund, Role, Source, Store, Terms};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::{Cost, Nanos};
+use tidegate_sim::executor::{NodeRuntime, Sim};
+
+const DATE: Nanos = Nanos::from_secs(1_700_000_000);
+const MS: fn(u64) -> Nanos = Nanos::from_millis;
+
+fn limit(algorithm: Algorithm, count: u64, window: Nanos) -> Limit {
+    let spec = Spec::new(algorithm, count, window);
+    Limit::compile(&spec, Precision::Memory).expect("a fit rate")
+}
+
+/// A deny cache on a memory store, both on one time.
+struct Denying {
+    sim: Sim,
+    clock: ManualClock,
+    cache: DenyCache<MemoryStore<ManualClock>, NodeRuntime>,
+    rule: RuleName,
+}
+
+impl Denying {
+    fn new() -> Self {
+        let (sim, clock) = (Sim::new(1), ManualClock::at(DATE));
+        let runtime = NodeRuntime::new(&sim, 0, Nanos::ZERO);
+        let store = MemoryStore::new(clock.clone());
+        Denying {
+            cache: DenyCache::new(store, runtime, 16, Nanos::from_secs(1)),
+            sim,
+            clock,
+            rule: RuleName::new("denying"),
+        }
+    }
+
+    fn pass(&self, span: Nanos) {
+        self.clock.advance(span);
+        let sim = self.sim.clone();
+        self.sim.block_on(async move { sim.sleep(span).await });
+    }
+
+    fn set<'a>(&'a self, limit: &'a Limit, cost: u64) -> ChargeSet<'a> {
+        let charge = Charge {
+            subject: Fingerprint::new(7),
+            rule: &self.rule,
+            rate: 0,
+            limit: Cow::Borrowed(limit),
+            cost: Cost::new(cost).expect("a cost"),
+            role: Role::Enforce,
+            terms: &Terms::USUAL,
+        };
+        ChargeSet {
+            charges: [charge].into_iter().collect(),
+        }
+    }
+
+    /// `admitted source` of one charge.
+    #[track_caller]
+    fn check(&self, limit: &Limit, cost: u64, want: (bool, Source)) -> Outcome {
+        let set = self.set(limit, cost);
+        let outcome = self.sim.block_on(self.cache.charge(&set));
+        let outcome = outcome.expect("memory answers");
+        assert_eq!((outcome.admitted, outcome.source), want, "cost {cost}");
+        outcome
+    }
+}
+
+const ADMITTED: (bool, Source) = (true, Source::Exact);
+const REFUSED: (bool, Source) = (false, Source::Exact);
+const REMEMBERED: (bool, Source) = (false, Source::DenyCache);
+
+#[test]
+fn a_refusal_is_remembered_for_as_long_as_it_lasts_and_for_that_cost_and_more() {
+    let (bench, limit) = (Denying::new(), limit(Algorithm::TokenBucket, 10, MS(1_000)));
+    bench.check(&limit, 9, ADMITTED);
+    bench.check(&limit, 4, REFUSED); // three more are needed: 300 ms
+    bench.check(&limit, 4, REMEMBERED);
+    bench.check(&limit, 5, REMEMBERED);
+    bench.check(&limit, 1, ADMITTED);
+    bench.pass(MS(299));
+    bench.check(&limit, 4, REMEMBERED);
+    bench.pass(MS(101));
+    bench.check(&limit, 4, ADMITTED);
+}
+
+#[test]
+fn a_refusal_is_remembered_for_a_second_at_most() {
+    let limit = limit(Algorithm::FixedWindow, 1, Nanos::from_secs(3_600));
+    let bench = Denying::new();
+    bench.check(&limit, 1, ADMITTED);
+    bench.check(&limit, 1, REFUSED);
+    bench.pass(MS(999));
+    bench.check(&limit, 1, REMEMBERED);
+    bench.pass(MS(1));
+    bench.check(&limit, 1, REFUSED);
+}
+
+#[test]
+fn a_wait_is_told_shorter_as_time_passes() {
+    let limit = limit(Algorithm::TokenBucket, 1, MS(1_000));
+    let bench = Denying::new();
+    bench.check(&limit, 1, ADMITTED);
+    let wait = |outcome: &Outcome| outcome.readings[0].figures.more_after;
+    assert_eq!(wait(&bench.check(&limit, 1, REFUSED)), MS(1_000));
+    bench.pass(MS(400));
+    assert_eq!(wait(&bench.check(&limit, 1, REMEMBERED)), MS(600));
+}
+
+#[test]
+fn another_limit_and_a_refund_end_what_is_remembered() {
+    let hour = Nanos::from_secs(3_600);
+    let (small, large) = (
+        limit(Algorithm::FixedWindow, 2, hour),
+        limit(Algorithm::FixedWindow, 3, hour),
+    );
+    let bench = Denying::new();
+    let charged = bench.check(&small, 2, ADMITTED);
+    bench.check(&small, 1, REFUSED);
+    bench.check(&small, 1, REMEMBERED);
+    let refund = Refund {
+        id: 1,
+        charged: charged.at,
+        until: charged.at.plus(hour),
+        set: bench.set(&small, 2),
+    };
+    let refunded = bench.sim.block_on(bench.cache.refund(&refund));
+    refunded.expect("memory answers");
+    bench.check(&small, 2, ADMITTED);
+    bench.check(&small, 1, REFUSED);
+    bench.check(&large, 1, ADMITTED);
+}
+
+#[test]
+fn another_ceiling_of_a_queue_is_another_limit() {
+    let queue = limit(Algorithm::LeakyQueue, 10, MS(1_000));
+    let impatient = queue.clone().waiting_at_most(Nanos::ZERO);
+    let bench = Denying::new();
+    bench.check(&queue, 3, ADMITTED);
+    bench.check(&impatient, 1, REFUSED);
+    bench.check(&impatient, 1, REMEMBERED);
+    bench.check(&queue, 1, ADMITTED);
+}

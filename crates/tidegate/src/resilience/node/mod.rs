@@ -1,0 +1,161 @@
+//! One node with a store that may fail: what it knows, and whether it believes the store.
+//!
+//! `recovery` and `push` are its background work, never on the path of a decision: a ping every so
+//! often, which is also this node's sign of life; merging the mirror into a store that lost counts;
+//! charging to the store what was admitted without it. All of it goes through the guard.
+
+mod push;
+mod recovery;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tidegate_core::algorithms::Division;
+use tidegate_core::store::{ChargeSet, Life, NodeId, Outcome, Probe, Store};
+use tidegate_core::units::Nanos;
+
+use super::event::{Event, Watcher};
+use super::guard::Guard;
+use super::local::Local;
+use super::mirror::{Hearing, Mirror};
+use super::settings::Settings;
+use super::standing::Standing;
+use super::store_clock::StoreClock;
+use crate::runtime::Runtime;
+
+/// Counters in one call to the store: enough to fill a packet, few enough to be quick.
+const PER_CALL: usize = 32;
+
+/// Everything a node keeps beside the store.
+pub(super) struct Node<S, R> {
+    pub(super) guard: Guard<S, R>,
+    pub(super) runtime: R,
+    pub(super) mirror: Mirror,
+    pub(super) local: Local,
+    pub(super) clock: StoreClock,
+    standing: Mutex<Standing>,
+    /// What `standing` says, for the path of a decision.
+    exact: AtomicBool,
+    settings: Settings,
+    watcher: Watcher,
+    /// When the store was last asked for its life and said the same.
+    confirmed: AtomicU64,
+    recovering: AtomicBool,
+    pushing: AtomicBool,
+    asking: AtomicBool,
+}
+
+impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
+    /// A node that does not know its store yet. `wall` is the time of day.
+    pub(super) fn start(
+        store: S,
+        runtime: R,
+        me: NodeId,
+        wall: Nanos,
+        settings: Settings,
+        watcher: Watcher,
+    ) -> Arc<Self> {
+        let node = Arc::new(Node {
+            guard: Guard::new(store, runtime.clone(), &settings, Arc::clone(&watcher)),
+            mirror: Mirror::new(settings.remembered),
+            local: Local::new(wall, settings.remembered),
+            clock: StoreClock::new(runtime.now(), wall),
+            standing: Mutex::new(Standing::new(me, &settings)),
+            exact: AtomicBool::new(false),
+            runtime: runtime.clone(),
+            settings,
+            watcher,
+            recovering: AtomicBool::new(false),
+            pushing: AtomicBool::new(false),
+            asking: AtomicBool::new(false),
+            confirmed: AtomicU64::new(0),
+        });
+        runtime.spawn(recovery::pings(Arc::downgrade(&node), runtime.clone()));
+        node
+    }
+
+    /// The store's time, as far as this node can tell.
+    pub(super) fn store_time(&self) -> Nanos {
+        self.clock.at(self.runtime.now())
+    }
+
+    /// This node's part of a counter's limits.
+    pub(super) fn division(&self, counter: u128) -> Division {
+        self.standing.lock().division(counter)
+    }
+
+    /// Whether a set must be decided without asking the store.
+    pub(super) fn decides(&self, set: &ChargeSet<'_>) -> bool {
+        let owes = || {
+            set.charges
+                .iter()
+                .any(|c| self.local.owed.keeps(c.counter()))
+        };
+        !self.exact.load(Ordering::Acquire) || owes()
+    }
+
+    /// Whether an answer is that of a store which has lost nothing. Takes note of it if so.
+    pub(super) fn believes(
+        self: &Arc<Self>,
+        set: &ChargeSet<'_>,
+        outcome: &Outcome,
+        sent: Nanos,
+    ) -> bool {
+        if self.guard.life().is_some_and(|life| self.is_news(life)) {
+            self.lost();
+            return false;
+        }
+        let now = self.runtime.now();
+        let mut seen = set.charges.iter().zip(&outcome.seen);
+        let gone = seen.any(|(charge, seen)| {
+            !seen.was_there && self.mirror.holds_live(charge, outcome.at, now)
+        });
+        if gone {
+            self.lost();
+            return false;
+        }
+        self.note(set, outcome, sent);
+        true
+    }
+
+    fn is_news(&self, life: Life) -> bool {
+        self.standing
+            .lock()
+            .life()
+            .is_some_and(|known| known != life)
+    }
+
+    fn note(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
+        let now = self.runtime.now();
+        self.clock.note(sent, now, outcome.at);
+        let by = Hearing {
+            now,
+            confirmed: Nanos::new(self.confirmed.load(Ordering::Acquire)),
+        };
+        for (charge, seen) in set.charges.iter().zip(&outcome.seen) {
+            if self.mirror.note(charge, seen, outcome.at, by) {
+                self.ask_soon();
+            }
+        }
+    }
+
+    /// The store has lost counts: decide locally, and put back what is remembered.
+    fn lost(self: &Arc<Self>) {
+        let news = {
+            let mut standing = self.standing.lock();
+            let news = standing.lost(self.runtime.now());
+            self.exact.store(false, Ordering::Release);
+            news
+        };
+        if news {
+            (self.watcher)(Event::Lost);
+            self.recover_soon();
+        }
+    }
+
+    /// The nodes as last listed.
+    pub(super) fn roster(&self) -> Vec<NodeId> {
+        self.standing.lock().roster()
+    }
+}

@@ -1,0 +1,120 @@
+//! Charging to the store what was admitted without it: paced, the largest debts first.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tidegate_core::store::{ChargeSet, Probe, Store};
+use tidegate_core::units::Nanos;
+
+use super::{Node, PER_CALL};
+use crate::resilience::event::Event;
+use crate::resilience::owed::Due;
+use crate::runtime::Runtime;
+
+impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
+    /// What was admitted locally is charged soon, if there is any and the store can be asked.
+    pub(in crate::resilience) fn owes(self: &Arc<Self>) {
+        if self.exact.load(Ordering::Acquire) && !self.guard.is_open() {
+            self.push_soon(self.settings.push_soon);
+        }
+    }
+
+    /// Charges the bulk of what is owed, and believes the store then: the first exact decision is to
+    /// know of it. Not for long, because decisions are local meanwhile.
+    pub(super) fn settle_soon(self: &Arc<Self>) {
+        let node = Arc::clone(self);
+        self.runtime.spawn(async move {
+            if !node.pushing.swap(true, Ordering::AcqRel) {
+                let until = node.runtime.now().plus(node.settings.push_spread);
+                node.push_due(until).await;
+                node.pushing.store(false, Ordering::Release);
+            }
+            let exact = {
+                let standing = node.standing.lock();
+                node.exact.store(standing.is_exact(), Ordering::Release);
+                standing.is_exact()
+            };
+            if exact {
+                (node.watcher)(Event::Exact);
+                node.push_soon(Nanos::ZERO);
+            }
+        });
+    }
+
+    /// After a recovery many nodes have much to say: not all at once.
+    pub(super) fn push_spread(self: &Arc<Self>) {
+        self.push_soon(self.runtime.jitter(self.settings.push_spread));
+    }
+
+    fn push_soon(self: &Arc<Self>, wait: Nanos) {
+        if self.local.owed.is_empty() || self.pushing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let node = Arc::clone(self);
+        self.runtime.spawn(async move {
+            node.runtime.sleep(wait).await;
+            node.push_all().await;
+            node.pushing.store(false, Ordering::Release);
+        });
+    }
+
+    /// Charges to the store what was admitted without it, until nothing is owed.
+    async fn push_all(self: &Arc<Self>) {
+        while self.may_push() && self.push_due(Nanos::MAX).await {
+            self.runtime.sleep(self.settings.push_pause).await;
+        }
+    }
+
+    fn may_push(&self) -> bool {
+        self.standing.lock().is_exact() && !self.guard.is_open()
+    }
+
+    /// Charges what is owed now, the largest debts first, but begins nothing after `until`. Whether
+    /// there was anything.
+    async fn push_due(self: &Arc<Self>, until: Nanos) -> bool {
+        let due = self.local.owed.due(self.store_time());
+        for (i, batch) in due.chunks(self.settings.push_batch).enumerate() {
+            if i > 0 {
+                self.runtime.sleep(self.settings.push_pause).await;
+            }
+            if !self.may_push() || self.runtime.now() >= until {
+                break;
+            }
+            for some in batch.chunks(PER_CALL) {
+                if !self.push(some).await {
+                    break;
+                }
+            }
+        }
+        !due.is_empty()
+    }
+
+    async fn push(self: &Arc<Self>, counters: &[u128]) -> bool {
+        let now = self.store_time();
+        let begin = |counter: &u128| self.local.owed.begin(*counter, now);
+        let due: Vec<Due> = counters.iter().filter_map(begin).collect();
+        if due.is_empty() {
+            return true; // time has settled it
+        }
+        let set = ChargeSet {
+            charges: due.iter().map(|due| due.charge.owing(due.cost)).collect(),
+        };
+        let sent = self.runtime.now();
+        let answer = self.guard.force(&set).await;
+        let charged = answer.is_ok_and(|outcome| self.believes(&set, &outcome, sent));
+        let now = self.store_time();
+        for due in &due {
+            match charged {
+                true => self.local.owed.done(due.counter, now),
+                false => self.local.owed.failed(due.counter, now),
+            }
+        }
+        if charged {
+            (self.watcher)(Event::Pushed {
+                counters: due.len(),
+                units: due.iter().map(|due| due.cost.get()).sum(),
+            });
+        }
+        charged
+    }
+}
