@@ -1,6 +1,6 @@
 //! What a script should do to a record, told by the library: the bytes after, and when they expire.
 
-use tidegate_core::algorithms::{Limit, State};
+use tidegate_core::algorithms::{Limit, LogState, State};
 use tidegate_core::store::{Charge, Granted, Outcome};
 use tidegate_core::units::Nanos;
 
@@ -155,7 +155,8 @@ pub(super) fn refund(
     now: Nanos,
 ) {
     for (key, stored) in records.iter_mut().enumerate() {
-        let Some((was, _)) = stored else { continue };
+        let Some((was, stays)) = stored else { continue };
+        let stays = *stays;
         let mut counters = record::read(was).expect("a record");
         let mut entries: Vec<Entry> = Vec::new();
         for (i, charge) in charges
@@ -179,7 +180,14 @@ pub(super) fn refund(
             });
         }
         if !entries.is_empty() {
-            *stored = written(was, entries, now);
+            let seconds = record::read(was).expect("a record").into_iter();
+            let seconds = seconds.map(|c| second(&c.limit, fresh_at(&c.limit, &c.state)));
+            let fresh = seconds.max().unwrap_or(0).max(1);
+            let after = written(was, entries, now);
+            *stored = after.map(|(bytes, expires)| match expires <= fresh {
+                true => (bytes, stays),
+                false => (bytes, expires),
+            });
         }
     }
 }
@@ -195,30 +203,27 @@ pub(super) fn reset(
         let Some((was, _)) = stored else {
             continue;
         };
-        let named = |counter: &Counter| {
+        let named = |counter: &&mut Counter| {
             let mut of_key = charges.iter().zip(&plan.of).filter(|(_, of)| **of == key);
             of_key.any(|(charge, _)| charge.rate == counter.header.rate())
         };
-        let (gone, mut left): (Vec<_>, Vec<_>) = record::read(was)
-            .expect("a record")
-            .into_iter()
-            .partition(named);
-        left.retain(|counter| fresh_at(&counter.limit, &counter.state) > now);
-        for counter in &gone {
+        let mut counters = record::read(was).expect("a record");
+        for counter in counters.iter_mut().filter(named) {
             forgotten += i64::from(fresh_at(&counter.limit, &counter.state) > now);
+            empty(&mut counter.state);
         }
-        if gone.is_empty() {
-            continue;
-        } else if left.is_empty() {
-            *stored = None;
-        } else {
-            let seconds = left
-                .iter()
-                .map(|c| second(&c.limit, fresh_at(&c.limit, &c.state)));
-            let expires = seconds.max().unwrap_or(0).max(1);
-            let left = left.iter().map(|c| (&c.header, &c.limit, &c.state));
-            *stored = Some((record::write(left), expires));
-        }
+        *was = record::write(counters.iter().map(|c| (&c.header, &c.limit, &c.state)));
     }
     forgotten
+}
+
+/// Nothing is used any more; when that was is kept.
+fn empty(state: &mut State) {
+    match state {
+        State::Bucket(bucket) => bucket.level = 0,
+        State::Fixed(window) => (window.count, window.next) = (0, 0),
+        State::Sliding(window) => (window.current, window.previous) = (0, 0),
+        State::Strict(window) => window.counts.fill(0),
+        State::Log(log) => *log = LogState::default(),
+    }
 }

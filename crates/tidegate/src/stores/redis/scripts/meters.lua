@@ -209,9 +209,9 @@ end
 -- stay.
 local function clamp_debt(limit, state)
   local room = 2 * limit.limit
-  if limit.kind == STRICT then
+  if limit.kind == 'strict' then
     for i = 2, #state do
-      state[i] = min(state[i], room)
+      state[i] = math.min(state[i], room)
       room = room - state[i]
     end
     return
@@ -219,15 +219,15 @@ local function clamp_debt(limit, state)
   local entries, at = state[2], 1
   while state[1] > room do
     local stamp, units = struct.unpack('<I7I4', entries, at)
-    local kept = max(units - (state[1] - room), 0)
+    local kept = math.max(units - (state[1] - room), 0)
     state[1] = state[1] - (units - kept)
     if kept > 0 then
-      entries = sub(entries, 1, at - 1) .. struct.pack('<I7I4', stamp, kept) .. sub(entries, at + ENTRY)
+      entries = string.sub(entries, 1, at - 1) .. struct.pack('<I7I4', stamp, kept) .. string.sub(entries, at + ENTRY)
     else
       at = at + ENTRY
     end
   end
-  state[2] = sub(entries, at)
+  state[2] = string.sub(entries, at)
 end
 
 local function spend(limit, state, tick, units)
@@ -239,9 +239,9 @@ local function spend(limit, state, tick, units)
     if units > 0 then
       push(state, stamp_of(limit, tick), units)
     end
-  elseif kind == STRICT then
-    local room = max(2 * limit.limit - used(limit, state, tick), 0)
-    state[2] = state[2] + min(units, room)
+  elseif kind == 'strict' then
+    local room = math.max(2 * limit.limit - used(limit, state, tick), 0)
+    state[2] = state[2] + math.min(units, room)
   else
     state[2] = add(limit, state[2], units)
     if (kind == 'fixed' or kind == 'calendar') and guarded(limit, state[1], tick) then

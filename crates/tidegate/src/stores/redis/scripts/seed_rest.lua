@@ -62,7 +62,7 @@ local function merge(limit, state, other)
   for i = 2, #state do
     state[i] = math.min(math.max(state[i], other[i]), most)
   end
-  if kind == STRICT then
+  if kind == 'strict' then
     clamp_debt(limit, state)
   end
 end
