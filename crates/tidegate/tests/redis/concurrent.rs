@@ -7,8 +7,8 @@ use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::Store;
 use tidegate_core::subject::RuleName;
 
-use crate::servers::{Program, Server};
 use crate::{charge, direct, limit, on_runtime, set, store};
+use tidegate_parts::{Program, Server};
 
 const LIMIT: u64 = 500;
 

@@ -12,8 +12,8 @@ use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
 use crate::fake::{Answer, Fake};
-use crate::servers::{Program, Server};
 use crate::{charge, direct, limit, on_runtime, set, store};
+use tidegate_parts::{Program, Server};
 
 /// What went wrong with one charge.
 async fn fault(store: &RedisStore) -> (Fault, StoreError) {

@@ -8,8 +8,8 @@ use tidegate_core::store::{Hold, Refund, Store};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
-use crate::servers::{Program, Server};
 use crate::{charge, direct, info, limit, on_runtime, set, store};
+use tidegate_parts::{Program, Server};
 
 fn keys(server: &Server) -> Vec<String> {
     let Value::Array(keys) = direct(server, &["KEYS", "*"]) else {

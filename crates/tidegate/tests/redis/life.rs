@@ -2,8 +2,8 @@
 
 use tidegate_core::store::{Beat, Life, NodeId, Probe};
 
-use super::servers::{Program, Server};
 use super::{on_runtime, store};
+use tidegate_parts::{Program, Server};
 
 fn beat(node: u64, seeded: Option<Life>) -> Beat {
     Beat {

@@ -8,8 +8,6 @@ mod faults;
 mod keys;
 mod life;
 mod reconnect;
-#[path = "../support/servers.rs"]
-mod servers;
 mod size;
 
 use std::borrow::Cow;
@@ -22,7 +20,7 @@ use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-use servers::Server;
+use tidegate_parts::Server;
 
 /// A limit that no test outlives.
 fn limit(algorithm: Algorithm, count: u64) -> Limit {

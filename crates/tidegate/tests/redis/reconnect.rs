@@ -6,8 +6,8 @@ use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{Store, StoreError};
 use tidegate_core::subject::RuleName;
 
-use crate::servers::{Program, Server};
 use crate::{charge, limit, on_runtime, set, store};
+use tidegate_parts::{Program, Server};
 
 #[test]
 fn a_server_that_returns_is_found_again() {
@@ -45,7 +45,7 @@ fn a_server_that_returns_is_found_again() {
 
 #[test]
 fn a_store_starts_without_its_server() {
-    let port = crate::servers::free_port();
+    let port = tidegate_parts::free_port();
     on_runtime(async {
         let config =
             tidegate::stores::redis::RedisConfig::new(&format!("redis://127.0.0.1:{port}"));

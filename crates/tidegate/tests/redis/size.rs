@@ -5,8 +5,8 @@ use tidegate_core::store::{ChargeSet, Store};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
-use crate::servers::{Program, Server};
 use crate::{charge, direct, info, on_runtime, set, store};
+use tidegate_parts::{Program, Server};
 
 const SUBJECTS: u128 = 100_000;
 

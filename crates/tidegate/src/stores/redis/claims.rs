@@ -14,8 +14,8 @@ use tidegate_core::units::Nanos;
 
 use self::conformance::Rig;
 use super::scripts::Loaded;
-use super::servers::{Program, Server};
 use super::{RedisConfig, RedisStore, scripts};
+use tidegate_parts::{Program, Server};
 
 /// Far enough ahead that nothing expires by the server's own clock.
 const START: u64 = 2_300_000_000;

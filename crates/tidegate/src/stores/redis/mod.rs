@@ -30,9 +30,6 @@ mod record;
 mod reply;
 mod scripts;
 mod secret;
-#[cfg(test)]
-#[path = "../../../tests/support/servers.rs"]
-mod servers;
 
 use std::fmt;
 use std::sync::Arc;

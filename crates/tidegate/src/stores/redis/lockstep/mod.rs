@@ -19,7 +19,7 @@ use self::run::{Expect, Run, Subject};
 use self::wire::{Reply, Wire};
 use super::plan;
 use super::scripts::{self, Script};
-use super::servers::{Program, Server};
+use tidegate_parts::{Program, Server};
 
 const SUBJECTS: u64 = 1_000;
 const ROUNDS: u64 = 200;
