@@ -4,7 +4,7 @@ use redis::Value;
 use tidegate::Secret;
 use tidegate::stores::redis::{RedisConfig, RedisStore, SecretError};
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Hold, Refund, Store};
+use tidegate_core::store::{Beat, Hold, NodeId, Probe, Refund, Seed, Store};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
@@ -104,6 +104,7 @@ fn addresses_name_user_password_database_or_a_socket() {
         "+client",
         "+select",
         "+hello",
+        "+info",
     ];
     let client = redis::Client::open(format!("redis://:s3cret@127.0.0.1:{}", server.port()));
     let mut admin = client
@@ -189,4 +190,62 @@ fn nodes_of_one_store_share_one_secret() {
             Err(SecretError::Unreadable)
         ));
     });
+}
+
+/// The line of docs/redis.md that makes a user, as words.
+fn documented_user() -> Vec<String> {
+    let page = include_str!("../../../../docs/redis.md");
+    let lines = page.lines().map(str::trim);
+    let recipe = lines.filter(|line| line.starts_with("ACL SETUSER tidegate "));
+    let words = recipe.flat_map(str::split_whitespace);
+    words.map(|word| word.replace("PASSWORD", "pa55")).collect()
+}
+
+#[test]
+fn the_documented_permissions_suffice_for_every_verb() {
+    for program in Program::ALL {
+        let server = Server::start(program, &[]);
+        let user = documented_user();
+        let user: Vec<&str> = user.iter().map(String::as_str).collect();
+        assert_eq!(server.ask(&user), "OK", "{program:?}");
+        let url = format!("redis://tidegate:pa55@127.0.0.1:{}", server.port());
+        on_runtime(async {
+            let store = store(&url).await;
+            store.share_secret(None).await.expect("a secret");
+            let beat = Beat {
+                node: NodeId(1),
+                seeded: None,
+            };
+            store.beat(beat).await.expect("vitals");
+            let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
+            let one = set([charge(5, &rule, 0, &limit)]);
+            let outcome = store.charge(&one).await.expect("a charge");
+            store.peek(&one).await.expect("a peek");
+            store.force(&one).await.expect("a debt");
+            store.grant(&one.charges[0]).await.expect("a grant");
+            let seed = Seed {
+                charge: charge(5, &rule, 0, &limit),
+                state: outcome.seen[0].state.clone(),
+            };
+            store.seed(&[seed]).await.expect("a seed");
+            let refund = Refund {
+                id: 1,
+                charged: outcome.at,
+                until: outcome.at.plus(Nanos::from_secs(60)),
+                set: one.clone(),
+            };
+            store.refund(&refund).await.expect("a refund");
+            let hold = Hold {
+                subject: Fingerprint::new(5),
+                rule: &rule,
+                holder: 1,
+                most: 1,
+                lasts: Nanos::from_secs(1),
+            };
+            store.hold(&hold).await.expect("a slot");
+            store.release(&hold).await.expect("its end");
+            store.inspect(&one).await.expect("a look");
+            store.reset(&one).await.expect("a reset");
+        });
+    }
 }
