@@ -247,7 +247,7 @@ impl Bucket {
     pub(crate) fn split(&self, state: &BucketState, share: &Bucket, parts: u64) -> BucketState {
         let scaled = u128::from(state.level) * u128::from(share.per_token);
         let part = scaled.div_ceil(u128::from(self.per_token) * u128::from(parts));
-        let most = 2 * share.capacity();
+        let most = 2 * share.full_level();
         BucketState {
             last: state.last,
             level: u64::try_from(part).unwrap_or(most).min(most),

@@ -38,9 +38,9 @@ fn usage_is_2_and_what_is_not_there_yet_is_said() {
     check(&[], 2, "Usage");
     check(&["serve", "--no-such-flag"], 2, "--no-such-flag");
     check(
-        &["serve", "--store", "redis://:hunter2@localhost"],
+        &["serve", "--store", "redis+cluster://:hunter2@localhost"],
         2,
-        "store `redis` is not there yet",
+        "store `redis+cluster` is not there yet",
     );
     check(
         &["serve", "--http", "nowhere"],
@@ -253,7 +253,7 @@ fn every_setting_of_the_service_is_in_its_page() {
     let help = check(&["serve", "--help"], 0, "--rules");
     let variables = help.split("[env: ").skip(1);
     let variables: Vec<&str> = variables
-        .filter_map(|rest| rest.split('=').next())
+        .filter_map(|rest| rest.split(['=', ']']).next())
         .collect();
     assert!(variables.len() > 10, "{help}");
     for variable in variables {
