@@ -141,10 +141,17 @@ impl StoreUrl {
         &self.0
     }
 
-    /// What may be repeated of it.
-    fn scheme(&self) -> String {
-        let scheme = self.0.split(':').next().unwrap_or_default();
-        scheme.escape_default().to_string()
+    /// What may be repeated of it: what stands before `:`, if that is the name of a scheme and not the
+    /// beginning of something that was to be kept.
+    fn scheme(&self) -> &str {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        match self.0.split_once(':') {
+            Some((scheme, rest)) if scheme == "unix" || rest.starts_with("//") => {
+                Some(scheme).filter(|scheme| scheme.chars().all(plain))
+            }
+            _ => None,
+        }
+        .unwrap_or("..")
     }
 }
 
@@ -172,8 +179,8 @@ impl StoreChoice {
         let Some(url) = url else {
             return Ok(StoreChoice::Memory);
         };
-        match url.scheme().as_str() {
-            "memory" if url.0 == "memory" => Ok(StoreChoice::Memory),
+        match url.scheme() {
+            _ if url.0 == "memory" => Ok(StoreChoice::Memory),
             "redis" | "unix" => Ok(StoreChoice::Redis(url)),
             found => Err(BadConfig::NoSuchStore {
                 found: found.to_owned(),
@@ -256,7 +263,9 @@ impl Layer {
             file: file.to_owned(),
             source,
         })?;
-        serde_saphyr::from_str(&text).map_err(|e| BadConfig::Malformed {
+        // No excerpt of the file: a line beside the faulty one may hold a password.
+        let told = serde_saphyr::options! { with_snippet: false };
+        serde_saphyr::from_str_with_options(&text, told).map_err(|e| BadConfig::Malformed {
             file: file.to_owned(),
             reason: e.to_string(),
         })
@@ -407,6 +416,29 @@ mod tests {
         let told =
             "store `redis+cluster` is not there yet; write memory, redis://HOST:PORT or unix:PATH";
         assert_eq!(error, told);
+    }
+
+    #[test]
+    fn a_password_is_never_repeated() {
+        let texts = [
+            "store: redis://:planted@host\ndrian: 5\n",
+            "store: [redis://:planted@host]\n",
+        ];
+        for text in texts {
+            let error = file(text).unwrap_err().to_string();
+            assert!(!error.contains("planted"), "{error}");
+        }
+        for url in [
+            "planted@host:6379",
+            "planted",
+            "redis+x://:planted@host",
+            "planted:x",
+        ] {
+            let store = StoreUrl::from(url.to_owned());
+            assert!(!format!("{store:?}").contains("planted"));
+            let error = StoreChoice::of(Some(store)).unwrap_err().to_string();
+            assert!(!error.contains("planted"), "{error}");
+        }
     }
 
     #[test]

@@ -15,10 +15,21 @@ use tidegate_core::store::{
     StoreError,
 };
 use tokio::sync::Notify;
+use tokio::time::timeout;
 use tracing::{error, info, warn};
 
+/// How long a reply may take before it counts as lost: longer than any decision waits, so that a charge
+/// that is answered late can be given back.
+const LONGEST_REPLY: Duration = Duration::from_secs(5);
 /// How long to wait before the store is asked for the secret again.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// How often to look whether the store still has the secret.
+const CHECK_SECRET: Duration = Duration::from_secs(10);
+/// What happens without the store.
+const LOCAL: &str = "this node decides by its share of each limit";
+/// How long to wait before looking whether decisions are exact.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The counters.
 #[expect(clippy::large_enum_variant, reason = "a process has one of it")]
@@ -58,7 +69,10 @@ impl Counters {
         settings: resilience::Settings,
         clock: SystemClock,
     ) -> Result<Self, Unusable> {
-        let bare = RedisStore::open(&RedisConfig::new(url))?;
+        let bare = RedisStore::open(&RedisConfig {
+            reply_timeout: settings.budget.duration().max(LONGEST_REPLY),
+            ..RedisConfig::new(url)
+        })?;
         bare.lock();
         let series = Arc::<SharedSeries>::default();
         let lost = Arc::<Notify>::default();
@@ -118,9 +132,7 @@ impl Counters {
 /// Says once what changed.
 fn tell(event: Event) {
     match event {
-        Event::BreakerOpened => {
-            warn!("the store does not answer; this node decides by its share of each limit");
-        }
+        Event::BreakerOpened => warn!("the store does not answer; {LOCAL}"),
         Event::BreakerClosed => info!("the store answers again"),
         Event::Lost => warn!("the store has lost counts, or another took over; putting them back"),
         Event::Seeded { counters, .. } => info!(counters, "put back what this node remembers"),
@@ -135,50 +147,81 @@ fn tell(event: Event) {
 }
 
 /// Learns the secret of the nodes that share the store, or gives them `own`, and begins to count
-/// there. Until then this node decides by its share of each limit. Whether it counts there now.
+/// there. Until then this node decides by its share of each limit. The secret, if it counts there now.
 pub(crate) async fn join(limiter: &Limiter<Counters>, own: Option<&Secret>) -> Option<Secret> {
     let Counters::Shared(shared) = limiter.store() else {
         return None;
     };
-    let secret = shared.agreed(|| shared.bare.share_secret(own)).await?;
+    let secret = shared.agreed(|| shared.bare.share_secret(own)).await;
     limiter.use_secret(secret.clone());
     shared.bare.unlock();
     Some(secret)
 }
 
-/// Puts the secret back whenever the store has lost it, or a newcomer would count under another.
+/// Waits until decisions are exact.
+pub(crate) async fn exact(limiter: &Limiter<Counters>) {
+    let Counters::Shared(shared) = limiter.store() else {
+        return;
+    };
+    while !shared.series.is_exact() {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// Puts the secret back whenever the store has lost it, or a newcomer would count under another. Looks
+/// now and then too: the key alone may have been deleted.
 pub(crate) async fn keep_secret(limiter: &Limiter<Counters>, mut secret: Secret, given: bool) {
     let Counters::Shared(shared) = limiter.store() else {
         return;
     };
     loop {
-        shared.lost.notified().await;
-        let agreed = shared
+        let _lost_or_time = timeout(CHECK_SECRET, shared.lost.notified()).await;
+        let theirs = shared
             .agreed(|| shared.bare.restore_secret(&secret, given))
             .await;
-        let Some(theirs) = agreed else { return };
-        limiter.use_secret(theirs.clone());
-        secret = theirs;
+        if theirs.fingerprint_key() != secret.fingerprint_key() {
+            warn!("the nodes of this store have another secret now; counting under that one");
+            limiter.use_secret(theirs.clone());
+            secret = theirs;
+        }
+        shared.bare.unlock();
+    }
+}
+
+/// Says why the store cannot be used, if it is known.
+pub(crate) fn tell_fault(limiter: &Limiter<Counters>) {
+    let Counters::Shared(shared) = limiter.store() else {
+        return;
+    };
+    match shared.bare.last_fault() {
+        Some(fault) => warn!(%fault, "the store is not met yet; {LOCAL}"),
+        None => warn!("the store is not met yet; {LOCAL}"),
     }
 }
 
 impl Shared {
-    /// Asks for the secret until the store answers; nothing if this node must not count there.
-    async fn agreed<F>(&self, ask: impl Fn() -> F) -> Option<Secret>
+    /// Asks for the secret until this node may count there; says once why it may not.
+    async fn agreed<F>(&self, ask: impl Fn() -> F) -> Secret
     where
         F: Future<Output = Result<Secret, SecretError>>,
     {
+        let mut told = None;
         loop {
             self.bare.ready().await;
-            match ask().await {
-                Ok(secret) => return Some(secret),
-                Err(SecretError::Store(_)) => tokio::time::sleep(ASK_AGAIN).await,
-                Err(refusal) => {
-                    error!("{refusal}; until then this node decides by its share of each limit");
-                    self.bare.lock();
-                    return None;
-                }
+            let refusal = match ask().await {
+                Ok(secret) => return secret,
+                Err(SecretError::Gone) => continue,
+                Err(refusal) => refusal,
+            };
+            if !matches!(refusal, SecretError::Store(_)) {
+                self.bare.lock();
             }
+            let why = refusal.to_string();
+            if told.as_ref() != Some(&why) {
+                error!("{why}; {LOCAL}");
+                told = Some(why);
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
         }
     }
 }

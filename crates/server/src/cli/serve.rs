@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 use super::{Exit, ServeArgs, complain};
 use crate::address::Place;
 use crate::config::{Layer, Reset, Settings, StoreChoice};
-use crate::counters::{Counters, join, keep_secret};
+use crate::counters::{Counters, exact, join, keep_secret, tell_fault};
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
 use crate::edges::admin::serve::Admin;
@@ -38,7 +38,7 @@ const SWEEP_EVERY: Duration = Duration::from_millis(100);
 const SWEEP_TABLES: usize = 8;
 
 /// How long the start waits for a shared store.
-const JOIN_WITHIN: Duration = Duration::from_secs(1);
+const JOIN_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why the service does not run.
 enum Failure {
@@ -191,8 +191,12 @@ async fn join_soon(service: &Arc<Service>, own: Option<Secret>) {
             keep_secret(&joining.limiter, secret, own.is_some()).await;
         }
     });
-    if tokio::time::timeout(JOIN_WITHIN, joined).await.is_err() {
-        warn!("the store does not answer yet; this node decides by its share of each limit");
+    let met = async {
+        let _joined_or_refused = joined.await;
+        exact(&service.limiter).await;
+    };
+    if tokio::time::timeout(JOIN_WITHIN, met).await.is_err() {
+        tell_fault(&service.limiter);
     }
 }
 

@@ -71,6 +71,11 @@ impl SharedSeries {
         }
     }
 
+    /// Whether the store is believed to hold every count.
+    pub fn is_exact(&self) -> bool {
+        self.exact.get() == 1
+    }
+
     fn expose(&self, page: &mut Exposition) {
         page.single(
             "tidegate_store_breaker_open",

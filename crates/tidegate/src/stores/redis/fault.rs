@@ -94,19 +94,19 @@ const TABLE: &[Row] = &[
         "MOVED",
         "",
         Action::Redirect,
-        "this is a cluster; write `redis+cluster://`",
+        "this is a cluster, which cannot be used yet; give it a single server",
     ),
     row(
         "ASK",
         "",
         Action::Redirect,
-        "this is a cluster; write `redis+cluster://`",
+        "this is a cluster, which cannot be used yet; give it a single server",
     ),
     row(
         "CROSSSLOT",
         "",
         Action::Redirect,
-        "this is a cluster; write `redis+cluster://`",
+        "this is a cluster, which cannot be used yet; give it a single server",
     ),
     row(
         "CLUSTERDOWN",

@@ -4,7 +4,7 @@
 //! and connects anew when it does not, with growing and jittered pauses.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use redis::aio::MultiplexedConnection;
@@ -144,6 +144,8 @@ impl Lane {
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// After so many questions without an answer it counts as lost: a peer that vanished says nothing.
 const MOST_MISSED: u32 = 3;
+/// A connection that stood as long as that was a good one.
+const STANDS: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// For what no retry cures: credentials, permissions, names.
@@ -155,11 +157,18 @@ pub(super) async fn keep(lane: Arc<Lane>) {
     loop {
         match lane.connect().await {
             Ok(live) => {
-                pause = SHORTEST_PAUSE;
                 let live = Arc::new(live);
                 lane.live.store(Some(Arc::clone(&live)));
                 lane.ready.notify_waiters();
+                let stood = Instant::now();
                 lane.watch(&live).await;
+                // One that lets us in and then refuses to work, as a replica does, is not asked at once.
+                if stood.elapsed() >= STANDS {
+                    pause = SHORTEST_PAUSE;
+                } else {
+                    tokio::time::sleep(jittered(pause)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
             }
             Err(error) => {
                 let fault = Fault::of(&error, lane.secret.as_deref());

@@ -183,6 +183,13 @@ impl Link {
         lane.send(&live, command).await
     }
 
+    /// Why no connection stands, if none does.
+    pub(super) fn last_fault(&self) -> Option<Fault> {
+        let stands = self.lanes.iter().any(|lane| lane.live().is_some());
+        let last = self.lanes.iter().find_map(|lane| lane.last_fault());
+        last.filter(|_| !stands).map(|fault| Fault::clone(&fault))
+    }
+
     /// Whether scripts may be run from now on. Plain commands always may.
     pub(super) fn set_open(&self, open: bool) {
         self.open.store(open, Ordering::Release);

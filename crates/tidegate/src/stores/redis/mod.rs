@@ -90,6 +90,11 @@ impl RedisStore {
         self.link.set_open(true);
     }
 
+    /// Why there is no connection, if there is none.
+    pub fn last_fault(&self) -> Option<Fault> {
+        self.link.last_fault()
+    }
+
     /// Waits until the server can be asked. For start-up and tests: no verb waits for that.
     pub async fn ready(&self) {
         self.link.ready().await;

@@ -28,6 +28,9 @@ pub enum SecretError {
         "the nodes that count in this store have their secret from a file; give this node the same with --secret-file"
     )]
     FileNeeded,
+    /// It was there a moment ago.
+    #[error("the store has lost its secret just now; it is asked again")]
+    Gone,
     /// The key holds something else.
     #[error("the key `{KEY}` of the store holds no secret; another program wrote it")]
     Unreadable,
@@ -77,8 +80,10 @@ impl RedisStore {
         self.link.command(&set).await?;
         let mut ask = redis::cmd("GET");
         ask.arg(KEY);
-        let Value::BulkString(found) = self.link.command(&ask).await? else {
-            return Err(SecretError::Unreadable);
+        let found = match self.link.command(&ask).await? {
+            Value::BulkString(found) => found,
+            Value::Nil => return Err(SecretError::Gone),
+            _ => return Err(SecretError::Unreadable),
         };
         let found = std::str::from_utf8(&found).map_err(|_| SecretError::Unreadable)?;
         if let Some(check) = found.strip_prefix(CHECK) {
