@@ -9,9 +9,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
-use tidegate_core::algorithms::Precision;
-
 use crate::address::Address;
+use crate::store_choice::{NoSuchStore, StoreChoice, StoreUrl};
 
 /// One layer of settings. The same names as flags, as `TIDEGATE_*`, and in the file.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -131,72 +130,6 @@ pub(crate) enum Reset {
 #[serde(try_from = "String")]
 pub(crate) struct Size(pub(crate) u64);
 
-/// Where a store is. It may hold a password and is never printed.
-#[derive(Clone, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct StoreUrl(String);
-
-impl StoreUrl {
-    pub(crate) fn expose(&self) -> &str {
-        &self.0
-    }
-
-    /// What may be repeated of it: what stands before `:`, if that is the name of a scheme and not the
-    /// beginning of something that was to be kept.
-    fn scheme(&self) -> &str {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-        match self.0.split_once(':') {
-            Some((scheme, rest)) if scheme == "unix" || rest.starts_with("//") => {
-                Some(scheme).filter(|scheme| scheme.chars().all(plain))
-            }
-            _ => None,
-        }
-        .unwrap_or("..")
-    }
-}
-
-impl From<String> for StoreUrl {
-    fn from(text: String) -> Self {
-        StoreUrl(text)
-    }
-}
-
-impl std::fmt::Debug for StoreUrl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:..", self.scheme())
-    }
-}
-
-/// The stores there are.
-#[derive(Clone, Debug)]
-pub(crate) enum StoreChoice {
-    Memory,
-    Redis(StoreUrl),
-}
-
-impl StoreChoice {
-    fn of(url: Option<StoreUrl>) -> Result<Self, BadConfig> {
-        let Some(url) = url else {
-            return Ok(StoreChoice::Memory);
-        };
-        match url.scheme() {
-            _ if url.0 == "memory" => Ok(StoreChoice::Memory),
-            "redis" | "unix" => Ok(StoreChoice::Redis(url)),
-            found => Err(BadConfig::NoSuchStore {
-                found: found.to_owned(),
-            }),
-        }
-    }
-
-    /// How the store computes.
-    pub(crate) fn precision(&self) -> Precision {
-        match self {
-            StoreChoice::Memory => Precision::Memory,
-            StoreChoice::Redis(_) => Precision::Script,
-        }
-    }
-}
-
 /// Everything `serve` needs to know.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -236,8 +169,8 @@ pub(crate) enum BadConfig {
     #[error("{}: {reason}", file.display())]
     Malformed { file: PathBuf, reason: String },
     /// A store there is no code for.
-    #[error("store `{found}` is not there yet; write memory, redis://HOST:PORT or unix:PATH")]
-    NoSuchStore { found: String },
+    #[error(transparent)]
+    NoSuchStore(#[from] NoSuchStore),
     /// Nobody could reach it.
     #[error("--http and --admin are both off, so nobody could ask anything; open one of them")]
     NothingOpen,
@@ -426,17 +359,6 @@ mod tests {
         ];
         for text in texts {
             let error = file(text).unwrap_err().to_string();
-            assert!(!error.contains("planted"), "{error}");
-        }
-        for url in [
-            "planted@host:6379",
-            "planted",
-            "redis+x://:planted@host",
-            "planted:x",
-        ] {
-            let store = StoreUrl::from(url.to_owned());
-            assert!(!format!("{store:?}").contains("planted"));
-            let error = StoreChoice::of(Some(store)).unwrap_err().to_string();
             assert!(!error.contains("planted"), "{error}");
         }
     }

@@ -12,6 +12,7 @@ mod logs;
 mod net;
 mod service;
 mod sink;
+mod store_choice;
 mod waiting;
 
 use std::process::ExitCode;

@@ -144,11 +144,7 @@ async fn requests(
 ) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        if fault
-            .wait_for(|fault| *fault != Fault::BlackHole)
-            .await
-            .is_err()
-        {
+        if !lit(&mut fault).await {
             return;
         }
         if to.write_all(&buffer[..read]).await.is_err() {

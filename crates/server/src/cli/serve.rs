@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 
 use super::{Exit, ServeArgs, complain};
 use crate::address::Place;
-use crate::config::{Layer, Reset, Settings, StoreChoice};
+use crate::config::{Layer, Reset, Settings};
 use crate::counters::{Counters, exact, join, keep_secret, tell_fault};
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
@@ -26,6 +26,7 @@ use crate::logs;
 use crate::net::listener::{Bounds, Ending, Listener};
 use crate::service::Service;
 use crate::sink;
+use crate::store_choice::StoreChoice;
 
 /// Descriptors kept for everything that is not a connection.
 const SPARE_FILES: u64 = 64;

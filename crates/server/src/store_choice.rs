@@ -1,0 +1,93 @@
+//! Which store `--store` names. What it says may hold a password, so nothing but its scheme is repeated.
+
+use serde::Deserialize;
+use tidegate_core::algorithms::Precision;
+
+/// Where a store is. It may hold a password and is never printed.
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct StoreUrl(String);
+
+impl StoreUrl {
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// What may be repeated of it: what stands before `:`, if that is the name of a scheme and not the
+    /// beginning of something that was to be kept.
+    fn scheme(&self) -> &str {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        match self.0.split_once(':') {
+            Some((scheme, rest)) if scheme == "unix" || rest.starts_with("//") => {
+                Some(scheme).filter(|scheme| scheme.chars().all(plain))
+            }
+            _ => None,
+        }
+        .unwrap_or("..")
+    }
+}
+
+impl From<String> for StoreUrl {
+    fn from(text: String) -> Self {
+        StoreUrl(text)
+    }
+}
+
+impl std::fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:..", self.scheme())
+    }
+}
+
+/// The stores there are.
+#[derive(Clone, Debug)]
+pub(crate) enum StoreChoice {
+    Memory,
+    Redis(StoreUrl),
+}
+
+impl StoreChoice {
+    pub(crate) fn of(url: Option<StoreUrl>) -> Result<Self, NoSuchStore> {
+        let Some(url) = url else {
+            return Ok(StoreChoice::Memory);
+        };
+        match url.scheme() {
+            _ if url.0 == "memory" => Ok(StoreChoice::Memory),
+            "redis" | "unix" => Ok(StoreChoice::Redis(url)),
+            found => Err(NoSuchStore(found.to_owned())),
+        }
+    }
+
+    /// How the store computes.
+    pub(crate) fn precision(&self) -> Precision {
+        match self {
+            StoreChoice::Memory => Precision::Memory,
+            StoreChoice::Redis(_) => Precision::Script,
+        }
+    }
+}
+
+/// A store there is no code for.
+#[derive(Debug, thiserror::Error)]
+#[error("store `{0}` is not there yet; write memory, redis://HOST:PORT or unix:PATH")]
+pub(crate) struct NoSuchStore(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_repeated() {
+        for url in [
+            "planted@host:6379",
+            "planted",
+            "redis+x://:planted@host",
+            "planted:x",
+        ] {
+            let store = StoreUrl::from(url.to_owned());
+            assert!(!format!("{store:?}").contains("planted"));
+            let error = StoreChoice::of(Some(store)).unwrap_err().to_string();
+            assert!(!error.contains("planted"), "{error}");
+        }
+    }
+}
