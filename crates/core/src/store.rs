@@ -44,6 +44,9 @@ pub struct Terms {
     pub on_failure: OnStoreFailure,
     /// How long a decision may wait for the store, if not as long as usual.
     pub budget: Option<Nanos>,
+    /// How many attributes name a subject: of two, the one named by more is the narrower. Where a set
+    /// cannot be charged in one step, the narrower is charged first.
+    pub named_by: u8,
 }
 
 impl Terms {
@@ -51,6 +54,7 @@ impl Terms {
     pub const USUAL: Terms = Terms {
         on_failure: OnStoreFailure::Local,
         budget: None,
+        named_by: 0,
     };
 }
 
@@ -383,4 +387,29 @@ pub trait Probe: Send + Sync {
     /// The life that the latest answers came from, as far as it shows without asking: a connection
     /// that was made anew may have met another store.
     fn life(&self) -> Option<Life>;
+
+    /// The slot that a subject's counters are in, if they are in this store.
+    fn slot(&self, _: Fingerprint) -> Option<Slot> {
+        Some(Slot(0))
+    }
+}
+
+/// Counters of one slot can be charged in one step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Slot(pub u16);
+
+/// One of the stores among which counters are divided. It is known by the same id to every node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PartId(pub u64);
+
+/// Several stores that fail each on its own, among which counters are divided by subject.
+pub trait Parts: Send + Sync {
+    /// One of them.
+    type Part: Store + Probe + 'static;
+
+    /// The part that a subject's counters are in, as far as is known: they may move.
+    fn part_of(&self, subject: Fingerprint) -> PartId;
+
+    /// A part, unless it is none any more.
+    fn part(&self, id: PartId) -> Option<Self::Part>;
 }

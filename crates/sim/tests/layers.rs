@@ -180,7 +180,7 @@ fn a_rule_that_refuses_without_its_store_does_and_one_that_allows_has_all_of_its
     ] {
         let terms = Terms {
             on_failure,
-            budget: None,
+            ..Terms::USUAL
         };
         let bench = Bench::new(terms, Settings::default());
         bench.weather(Weather {

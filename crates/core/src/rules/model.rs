@@ -89,6 +89,14 @@ impl By {
         }
     }
 
+    /// How many values make a subject; for everybody, none.
+    pub(crate) fn width(&self) -> u8 {
+        match self {
+            By::Global => 0,
+            By::All(parts) => u8::try_from(parts.len()).unwrap_or(u8::MAX),
+        }
+    }
+
     /// Every attribute it names.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let parts = match self {

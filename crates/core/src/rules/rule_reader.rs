@@ -118,6 +118,7 @@ impl<'d> RuleReader<'d, '_> {
         let compiled = self.rates.compile(written, manner, report);
         let place = report.place(node.line());
         let at = u32::try_from(read.rules.len()).ok()?;
+        let named_by = shown_by.width();
         read.replaces.extend(replaces(&slots, at, report));
         read.rules.push(Rule {
             name: RuleName::new(name?),
@@ -133,6 +134,7 @@ impl<'d> RuleReader<'d, '_> {
                     .and_then(|node| on_store_failure(node, report))
                     .unwrap_or(defaults.on_store_failure),
                 budget: span(&slots.budget, "budget", report),
+                named_by,
             },
             max_delay: manner.max_delay,
             algorithm,
