@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Retry, State, Verdict};
 use tidegate_core::store::{
-    Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, Probe, Refund,
-    Refunded, Seed, Store, StoreError, Vitals,
+    Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, PartId, Parts,
+    Probe, Refund, Refunded, Seed, Store, StoreError, Vitals,
 };
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
 use super::{Intent, Model, SharedModel};
@@ -307,6 +308,23 @@ impl Store for Link {
             set.charges.iter().filter(forgotten).count() as u64
         })
         .await
+    }
+}
+
+/// One store is one part.
+impl Parts for Link {
+    type Part = Link;
+
+    fn part_of(&self, _: Fingerprint) -> PartId {
+        PartId(0)
+    }
+
+    fn part(&self, id: PartId) -> Option<Link> {
+        (id == PartId(0)).then(|| self.clone())
+    }
+
+    fn ids(&self) -> Vec<PartId> {
+        vec![PartId(0)]
     }
 }
 
