@@ -177,7 +177,8 @@ pub struct Seen {
     /// Its state after the decision.
     pub state: State,
     /// Whether there was a record before it. That one is gone which should be there is how the loss
-    /// of a store shows: so a refund and a reset leave the record until it would have expired.
+    /// of a store shows: so a refund and a reset leave the record until it would have expired, and no
+    /// later write lets it expire before that.
     pub was_there: bool,
 }
 

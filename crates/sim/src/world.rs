@@ -216,10 +216,10 @@ impl World {
 
 /// A store as it is in the beginning.
 fn model(scenario: &Scenario, part: usize) -> SharedModel {
-    // Where no request is decided by two of them, clocks may differ.
-    let apart = match scenario.ceiling {
-        None => Nanos::from_millis(370 * part as u64),
-        Some(_) => Nanos::ZERO,
+    // Where nobody is decided by two of them, clocks may differ.
+    let apart = match (&scenario.ceiling, scenario.fault) {
+        (Some(_), _) | (_, Fault::Move) => Nanos::ZERO,
+        _ => Nanos::from_millis(370 * part as u64),
     };
     let mut model = Model::new(DATE.plus(apart));
     if scenario.fault == Fault::Drift {

@@ -31,7 +31,14 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
         "a deny cache refuses only what the store would",
         hasty(case),
     );
-    found("a loss is noticed within 100 ms", unnoticed(case));
+}
+
+/// Whether somebody notices that a store has forgotten.
+pub(super) fn judge_notice(case: &Case<'_>, findings: &mut Vec<Finding>) {
+    findings.extend(unnoticed(case).map(|detail| Finding {
+        promise: "a loss is noticed within 100 ms",
+        detail,
+    }));
 }
 
 fn unanswered(case: &Case<'_>) -> Option<String> {
@@ -73,7 +80,7 @@ fn wrong_clock(case: &Case<'_>) -> Option<String> {
             .max(record.at.since(record.truth));
         gap > BUDGET.plus(BUDGET)
     };
-    // Who has not met the store yet has only its own clock.
+    // Who has not met the store yet has only its own clock, and of a part that took over, another's.
     let met = |record: &&Record| {
         let mut events = case.history.events.iter();
         let died = case
@@ -87,8 +94,12 @@ fn wrong_clock(case: &Case<'_>) -> Option<String> {
             exact && *at >= since && *at <= record.done
         })
     };
+    let took_over = fault == Fault::Failover && case.scenario.parts > 1;
     let mut records = case.history.records.iter();
-    let wrong = records.find(|record| off(record) && (met(record) || !is_local(record)))?;
+    let wrong = records.find(|record| {
+        let knew = met(record) && !took_over;
+        off(record) && (knew || !is_local(record))
+    })?;
     Some(format!("{wrong:?}"))
 }
 
@@ -169,6 +180,11 @@ fn not_exact(case: &Case<'_>) -> Option<String> {
 
 fn hasty(case: &Case<'_>) -> Option<String> {
     let fault = case.scenario.fault;
+    if case.scenario.parts > 1 && case.scenario.ceiling.is_some() {
+        // What is charged for a request that a wider limit refuses is given back, and the caches of
+        // those who were refused meanwhile are not told.
+        return None;
+    }
     let calm_until = match fault {
         // What a stopped node charged too late is given back, and the cache is not told.
         Fault::None | Fault::NodeDeath => case.scenario.ends,
@@ -182,7 +198,8 @@ fn hasty(case: &Case<'_>) -> Option<String> {
 
 /// Under load, some node sees within 100 ms that its store has forgotten.
 fn unnoticed(case: &Case<'_>) -> Option<String> {
-    if case.scenario.fault != Fault::Flush {
+    // Of several stores only one has forgotten.
+    if case.scenario.fault != Fault::Flush || case.scenario.parts > 1 {
         return None;
     }
     let lost = *case.history.losses.first()?;

@@ -208,8 +208,13 @@ impl Divided {
         loop {
             let jitter = sim.draw(|rng| rng.below(READ_EVERY.get() / 2));
             sim.sleep(READ_EVERY.plus(Nanos::new(jitter))).await;
-            *self.map.lock() = self.cluster.map();
+            self.read();
         }
+    }
+
+    /// Reads the map anew.
+    pub fn read(&self) {
+        *self.map.lock() = self.cluster.map();
     }
 
     /// A single store is not divided at all: its link speaks of all subjects at once.

@@ -145,9 +145,11 @@ impl Counters {
 
     fn write(&mut self, counter: u128, limit: &Limit, mut state: State, now: Nanos) {
         let at = limit.advance(&mut state, now);
+        // Something may have been given back since it was last told when to expire.
+        let told = self.records.get(&counter).map(|record| record.expires);
         let record = Record {
             limit: limit.clone(),
-            expires: limit.fresh_at(&state, at),
+            expires: limit.fresh_at(&state, at).max(told.unwrap_or(now)),
             state,
         };
         let was = self.records.insert(counter, record);
