@@ -246,6 +246,16 @@ impl Fault {
         }
     }
 
+    /// What an operator wrote cannot be used. `detail` repeats nothing that may be a secret.
+    pub(super) fn of_operator(code: &str, detail: &str, cure: &'static str) -> Fault {
+        Fault {
+            action: Action::AskOperator,
+            code: code.to_owned(),
+            detail: detail.to_owned(),
+            cure,
+        }
+    }
+
     /// Reads the error of a call. `secret` is cut out of whatever the server says.
     pub(super) fn of(error: &RedisError, secret: Option<&str>) -> Fault {
         if let Some(code) = error.code() {

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use super::address::Address;
 use super::fault::{Action, Fault};
 use super::lane::{Lane, Live, keep};
 use super::scripts::{self, Loaded, Script};
@@ -75,15 +76,13 @@ pub(super) struct Link {
 impl Link {
     /// Begins to connect to a server that is to run `scripts`. Must be called within a tokio runtime.
     pub(super) fn open(config: &RedisConfig, scripts: Arc<[Loaded]>) -> Result<Link, Fault> {
-        let url = match config.url.strip_prefix("unix:") {
-            Some(path) if !path.starts_with("//") => format!("unix://{path}"),
-            _ => config.url.clone(),
+        let client = match Address::read(&config.url)? {
+            Address::One { at, access } => access.client(&at)?,
+            Address::Sentinels { .. } | Address::Cluster { .. } => {
+                let cure = "write redis://HOST:PORT or unix:PATH";
+                return Err(Fault::of_operator("not there yet", "", cure));
+            }
         };
-        let info = url.into_connection_info();
-        let info = info.map_err(|error| Fault::of(&error, None))?;
-        let settings = info.tcp_settings().clone().set_nodelay(true);
-        let client = Client::open(info.set_tcp_settings(settings));
-        let client = client.map_err(|error| Fault::of(&error, None))?;
         let waits = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(config.connect_timeout))
             .set_response_timeout(Some(config.reply_timeout))

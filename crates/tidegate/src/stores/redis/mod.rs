@@ -15,6 +15,8 @@
 //! Nothing is sent twice but a script that the server did not have. Knows nothing of budgets,
 //! breakers and fallbacks: those are stores around this one.
 
+mod access;
+mod address;
 mod books;
 #[cfg(test)]
 mod claims;
