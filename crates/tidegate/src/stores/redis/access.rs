@@ -100,6 +100,23 @@ impl Access {
     }
 }
 
+impl Access {
+    /// The password, if it was given in the address: whatever a server says, it is cut out.
+    pub(super) fn secret(&self) -> Option<&str> {
+        match &self.password {
+            Password::Given(password) => Some(password),
+            Password::None | Password::InFile(_) => None,
+        }
+    }
+
+    /// Whether it may change at any time.
+    pub(super) fn is_in_files(&self) -> bool {
+        let certificates = self.tls.as_ref();
+        let files = certificates.is_some_and(|c| c.authorities.is_some() || c.own.is_some());
+        files || matches!(self.password, Password::InFile(_))
+    }
+}
+
 const PEM: &str = "give `ca`, `cert` and `key` files in PEM format";
 
 impl Password {

@@ -256,6 +256,42 @@ impl Fault {
         }
     }
 
+    /// The same of a sentinel, which has a login of its own.
+    pub(super) fn of_sentinel(fault: &Fault) -> Fault {
+        Fault {
+            action: fault.action,
+            code: format!("sentinel: {}", fault.code),
+            detail: fault.detail.clone(),
+            cure: match fault.action {
+                Action::AskOperator if fault.code != "bad certificate" => {
+                    "give the login of the sentinels with `?sentinel_user=` and `sentinel_pass=`"
+                }
+                Action::AskOperator => fault.cure,
+                _ => "see whether the sentinels run and can be reached",
+            },
+        }
+    }
+
+    /// The sentinels name several primaries.
+    pub(super) fn undecided() -> Fault {
+        Fault {
+            action: Action::FindPrimary,
+            code: "sentinels disagree".to_owned(),
+            detail: String::new(),
+            cure: "they are asked again by themselves",
+        }
+    }
+
+    /// Where a primary was looked for is none, or none any more.
+    pub(super) fn no_primary() -> Fault {
+        Fault {
+            action: Action::FindPrimary,
+            code: "no primary".to_owned(),
+            detail: String::new(),
+            cure: "it is looked for by itself",
+        }
+    }
+
     /// Reads the error of a call. `secret` is cut out of whatever the server says.
     pub(super) fn of(error: &RedisError, secret: Option<&str>) -> Fault {
         if let Some(code) = error.code() {

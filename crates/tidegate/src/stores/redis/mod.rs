@@ -29,9 +29,12 @@ mod plan;
 mod port;
 mod probe;
 mod record;
+mod reign;
 mod reply;
+mod route;
 mod scripts;
 mod secret;
+mod sentinel;
 
 use std::fmt;
 use std::sync::Arc;
