@@ -12,6 +12,7 @@ mod reconnect;
 mod reign;
 mod sentinel;
 mod size;
+mod tls;
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};

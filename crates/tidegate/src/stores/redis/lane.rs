@@ -120,8 +120,13 @@ impl Lane {
         let secret = client.get_connection_info().redis_settings().password();
         let secret = secret.map(str::to_owned);
         let greeted = self.greet(&client).await;
-        let greeted = greeted.map_err(|error| Fault::of(&error, secret.as_deref()))?;
-        let (connection, read_only, info) = greeted;
+        let (connection, read_only, info) = greeted.map_err(|error| {
+            let fault = Fault::of(&error, secret.as_deref());
+            match self.route.access().tls {
+                Some(_) => fault.encrypted(),
+                None => fault,
+            }
+        })?;
         let is_primary = info.lines().any(|line| line == "role:master");
         if !self.route.accepts(&place, is_primary) {
             return Err(Fault::no_primary());
