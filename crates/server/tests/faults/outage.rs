@@ -5,8 +5,8 @@ use std::time::Duration;
 use tidegate_core::units::Nanos;
 use tidegate_parts::Fault;
 
-use crate::fleet::{CLOSED, OPENED};
-use crate::history::Record;
+use crate::fleet::{BUDGET, CLOSED, OPENED};
+use crate::history::{History, Record};
 use crate::rates::SHARE;
 use crate::scene::{Scene, at_once};
 
@@ -46,6 +46,19 @@ impl Kind {
     }
 }
 
+/// Once a node has given up, nobody waits for the store any more. One in a hundred may be this machine.
+#[track_caller]
+fn nobody_waited(history: &History, from: Nanos, to: Nanos) {
+    let inside = || {
+        history
+            .records
+            .iter()
+            .filter(|r| from <= r.sent && r.heard <= to)
+    };
+    let waited = inside().filter(|r| r.took() >= BUDGET).count();
+    assert!(waited * 100 <= inside().count(), "{waited} waited");
+}
+
 fn outage(kind: Kind) {
     let mut scene = Scene::new();
     let played = scene.play(CALM, |scene| {
@@ -65,7 +78,9 @@ fn outage(kind: Kind) {
         recovery < RECOVERY,
         "{kind:?}: {recovery} to be exact again"
     );
-    let inside = (played.began.plus(ONSET).plus(per), played.ended);
+    let given_up = played.began.plus(ONSET);
+    nobody_waited(history, given_up, played.ended);
+    let inside = (given_up.plus(per), played.ended);
     let after = (last.plus(per), history.records.last().unwrap().sent);
     for rate in [&scene.window, &scene.bucket] {
         if kind != Kind::Killed {
