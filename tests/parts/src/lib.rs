@@ -8,12 +8,14 @@
     reason = "a part that cannot be started fails its test"
 )]
 
+mod authority;
 mod cluster;
 mod proxy;
 mod sentinel;
 mod servers;
 mod shifted_clock;
 
+pub use authority::{Authority, Certificate};
 pub use cluster::Cluster;
 pub use proxy::{Fault, Proxy};
 pub use sentinel::{Sentinels, WATCHED};

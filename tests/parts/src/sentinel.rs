@@ -63,6 +63,23 @@ impl Sentinels {
         self.watchers.iter().map(|watcher| watcher.port).collect()
     }
 
+    /// Where all of them and their primary are, as a store's address.
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> = self
+            .ports()
+            .iter()
+            .map(|p| format!("127.0.0.1:{p}"))
+            .collect();
+        format!("redis+sentinel://{}/{WATCHED}", hosts.join(","))
+    }
+
+    /// Ends one of the sentinels at once.
+    pub fn kill(&mut self, sentinel: usize) {
+        let child = &mut self.watchers[sentinel].child;
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
     /// The port of the primary, as the first sentinel that answers knows it.
     pub fn primary(&self) -> u16 {
         let ask = |port| redis_cli(port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", WATCHED]);

@@ -4,14 +4,18 @@
 
 mod concurrent;
 mod fake;
+mod fake_sentinel;
 mod faults;
 mod keys;
 mod life;
 mod reconnect;
+mod reign;
+mod sentinel;
 mod size;
+mod tls;
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 use tidegate::stores::redis::{RedisConfig, RedisStore};
@@ -61,6 +65,15 @@ async fn store(url: &str) -> RedisStore {
     store
 }
 
+/// Asks until it is so; panics after half a minute.
+async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// A command sent past the store.
 fn direct(server: &Server, command: &[&str]) -> Value {
     let client = redis::Client::open(server.url()).expect("an address");
@@ -68,6 +81,15 @@ fn direct(server: &Server, command: &[&str]) -> Value {
     let mut request = redis::cmd(command[0]);
     request.arg(&command[1..]);
     request.query(&mut connection).expect("an answer")
+}
+
+/// Script calls that a server has had from its clients.
+fn script_calls(server: &Server) -> u64 {
+    let stats = server.ask(&["INFO", "commandstats"]);
+    match stats.contains("cmdstat_evalsha:calls") {
+        true => number(&stats, "cmdstat_evalsha:calls"),
+        false => 0,
+    }
 }
 
 /// A number out of INFO.

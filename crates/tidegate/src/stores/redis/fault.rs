@@ -205,7 +205,34 @@ const TABLE: &[Row] = &[
     row("ERR", "", Action::Report, "please report this"),
 ];
 
+/// What TLS says when it cannot be used, by a part of its text, and the cure.
+const TLS_TABLE: &[(&str, &str)] = &[
+    ("UnknownIssuer", AUTHORITY),
+    // An authority of the same name, but not the same one.
+    ("BadSignature", AUTHORITY),
+    (
+        "not valid for name",
+        "write the host by a name that its certificate has",
+    ),
+    ("expired", "give the server a certificate that is valid now"),
+    (
+        "invalid peer certificate",
+        "give the server a certificate that is valid for it",
+    ),
+    (
+        "CertificateRequired",
+        "give a certificate of our own with `?cert=FILE&key=FILE`",
+    ),
+    (
+        "received fatal alert",
+        "give a certificate that the server knows with `?cert=FILE&key=FILE`",
+    ),
+];
+
+const AUTHORITY: &str = "give the certificate of the server's authority with `?ca=FILE`";
 const NEEDED: &str = "grant the user the commands and keys it needs";
+
+const TIMEOUT: &str = "no answer in time";
 
 /// An error of a server or of the way to it. Never tells a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -246,15 +273,77 @@ impl Fault {
         }
     }
 
+    /// What an operator wrote cannot be used. `detail` repeats nothing that may be a secret.
+    pub(super) fn of_operator(code: &str, detail: &str, cure: &'static str) -> Fault {
+        Fault {
+            action: Action::AskOperator,
+            code: code.to_owned(),
+            detail: detail.to_owned(),
+            cure,
+        }
+    }
+
+    /// The same on an encrypted way, where a server that does not speak TLS waits for more.
+    pub(super) fn encrypted(self) -> Fault {
+        match self.code == TIMEOUT {
+            true => Fault {
+                cure: "see whether the server is overloaded; if it speaks no TLS on this port, write redis://",
+                ..self
+            },
+            false => self,
+        }
+    }
+
+    /// The same of a sentinel, which has a login of its own.
+    pub(super) fn of_sentinel(fault: &Fault) -> Fault {
+        Fault {
+            action: fault.action,
+            code: format!("sentinel: {}", fault.code),
+            detail: fault.detail.clone(),
+            cure: match fault.action {
+                Action::AskOperator if fault.code != "bad certificate" => {
+                    "give the login of the sentinels with `?sentinel_user=` and `sentinel_pass=`"
+                }
+                Action::AskOperator => fault.cure,
+                _ => "see whether the sentinels run and can be reached",
+            },
+        }
+    }
+
+    /// The sentinels name several primaries.
+    pub(super) fn undecided() -> Fault {
+        Fault {
+            action: Action::FindPrimary,
+            code: "sentinels disagree".to_owned(),
+            detail: String::new(),
+            cure: "they are asked again by themselves",
+        }
+    }
+
+    /// Where a primary was looked for is none, or none any more.
+    pub(super) fn no_primary() -> Fault {
+        Fault {
+            action: Action::FindPrimary,
+            code: "no primary".to_owned(),
+            detail: String::new(),
+            cure: "it is looked for by itself",
+        }
+    }
+
     /// Reads the error of a call. `secret` is cut out of whatever the server says.
     pub(super) fn of(error: &RedisError, secret: Option<&str>) -> Fault {
         if let Some(code) = error.code() {
             return Fault::answered(code, error.detail().unwrap_or_default(), secret);
         }
+        let said_by_tls = error.to_string();
+        let row = TLS_TABLE.iter().find(|row| said_by_tls.contains(row.0));
+        if let Some((_, cure)) = row.filter(|_| error.is_io_error()) {
+            return Fault::of_operator("no TLS", &said_by_tls, cure);
+        }
         let (action, code, cure) = if error.is_timeout() {
             (
                 Action::FallBack,
-                "no answer in time",
+                TIMEOUT,
                 "see whether the server is overloaded",
             )
         } else if error.kind() == ErrorKind::AuthenticationFailed {

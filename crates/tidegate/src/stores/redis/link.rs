@@ -1,4 +1,4 @@
-//! The way to one server: a few connections that many callers share.
+//! The way to one server, or to the primary of several: a few connections that many callers share.
 //!
 //! Each connection is kept by a task of its own, which connects, loads the scripts, and connects anew
 //! when the connection breaks, with growing and jittered pauses. A call never waits for that: without
@@ -10,18 +10,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use super::address::Address;
 use super::fault::{Action, Fault};
 use super::lane::{Lane, Live, keep};
+use super::reign::Reign;
+use super::route::Route;
 use super::scripts::{self, Loaded, Script};
+use super::sentinel::Sentinels;
 
 /// How a server is reached.
 #[derive(Clone)]
 pub struct RedisConfig {
-    /// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]` or `unix:PATH[?db=..&user=..&pass=..]`.
+    /// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, `unix:PATH[?db=..&user=..&pass=..]` or
+    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT],../NAME[/DATABASE]`; `rediss` for TLS.
     pub url: String,
     /// Connections, 1 to 4. More do not help: commands of many callers share one anyway.
     pub connections: usize,
@@ -65,6 +70,7 @@ pub(super) struct Call<'c> {
 pub(super) struct Link {
     lanes: Vec<Arc<Lane>>,
     keepers: Vec<JoinHandle<()>>,
+    reign: Arc<Reign>,
     next: AtomicUsize,
     scripts: Arc<[Loaded]>,
     ready: Arc<Notify>,
@@ -75,29 +81,41 @@ pub(super) struct Link {
 impl Link {
     /// Begins to connect to a server that is to run `scripts`. Must be called within a tokio runtime.
     pub(super) fn open(config: &RedisConfig, scripts: Arc<[Loaded]>) -> Result<Link, Fault> {
-        let url = match config.url.strip_prefix("unix:") {
-            Some(path) if !path.starts_with("//") => format!("unix://{path}"),
-            _ => config.url.clone(),
+        let route = match Address::read(&config.url)? {
+            Address::One { at, access } => Route::Fixed { at, access },
+            Address::Sentinels {
+                at,
+                name,
+                sentinels,
+                servers,
+            } => {
+                let patience = config.connect_timeout;
+                let led = Sentinels::new(&at, &name, &sentinels, &servers, patience);
+                Route::Led(Arc::new(led))
+            }
+            Address::Cluster { .. } => {
+                let cure = "write redis://HOST:PORT or unix:PATH";
+                return Err(Fault::of_operator("not there yet", "", cure));
+            }
         };
-        let info = url.into_connection_info();
-        let info = info.map_err(|error| Fault::of(&error, None))?;
-        let settings = info.tcp_settings().clone().set_nodelay(true);
-        let client = Client::open(info.set_tcp_settings(settings));
-        let client = client.map_err(|error| Fault::of(&error, None))?;
+        route.check()?;
         let waits = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(config.connect_timeout))
             .set_response_timeout(Some(config.reply_timeout))
             .set_pipeline_buffer_size(1_024);
         let ready = Arc::new(Notify::new());
+        let reign = Arc::<Reign>::default();
         let lane = |_| {
             let (scripts, ready) = (Arc::clone(&scripts), Arc::clone(&ready));
-            Arc::new(Lane::new(client.clone(), waits.clone(), scripts, ready))
+            let (route, reign) = (route.clone(), Arc::clone(&reign));
+            Arc::new(Lane::new(route, reign, waits.clone(), scripts, ready))
         };
         let lanes: Vec<Arc<Lane>> = (0..config.connections.clamp(1, 4)).map(lane).collect();
         let keeper = |lane: &Arc<Lane>| tokio::spawn(keep(Arc::clone(lane)));
         Ok(Link {
-            keepers: lanes.iter().map(keeper).collect(),
+            keepers: lanes.iter().map(keeper).chain(route.lookout()).collect(),
             lanes,
+            reign,
             ready,
             next: AtomicUsize::new(0),
             scripts,
@@ -137,10 +155,9 @@ impl Link {
         (answer, live.run)
     }
 
-    /// The run of the server that is connected.
+    /// The run that counts: the only one that answers come from.
     pub(super) fn run(&self) -> Option<u64> {
-        let standing = self.lanes.iter().find_map(|lane| lane.live());
-        standing.map(|live| live.run)
+        self.reign.run()
     }
 
     /// Runs several scripts one after another, on one connection and in one go.
@@ -157,12 +174,10 @@ impl Link {
         let mut connection = live.connection.clone();
         let answers: RedisResult<Vec<RedisResult<Value>>> =
             pipeline.query_async(&mut connection).await;
-        let answers = match answers {
+        let answers = answers.map_err(|error| lane.fault(&live, &error));
+        let answers = match answers.and_then(|answers| lane.counted(&live, answers)) {
             Ok(answers) => answers,
-            Err(error) => {
-                let fault = lane.fault(&live, &error);
-                return calls.iter().map(|_| Err(fault.clone())).collect();
-            }
+            Err(fault) => return calls.iter().map(|_| Err(fault.clone())).collect(),
         };
         let mut results = Vec::with_capacity(calls.len());
         for (call, answer) in calls.iter().zip(answers) {

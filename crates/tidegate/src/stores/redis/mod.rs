@@ -15,6 +15,8 @@
 //! Nothing is sent twice but a script that the server did not have. Knows nothing of budgets,
 //! breakers and fallbacks: those are stores around this one.
 
+mod access;
+mod address;
 mod books;
 #[cfg(test)]
 mod claims;
@@ -27,9 +29,12 @@ mod plan;
 mod port;
 mod probe;
 mod record;
+mod reign;
 mod reply;
+mod route;
 mod scripts;
 mod secret;
+mod sentinel;
 
 use std::fmt;
 use std::sync::Arc;
