@@ -128,6 +128,17 @@ fn a_late_charge_is_given_back_and_the_local_one_charged() {
     assert_eq!(bench.booked(), 2);
 }
 
+/// A store that is too slow for decisions is not too slow to be told of them. The late answer to a debt was
+/// taken for none, and the debt charged over and over.
+#[test]
+fn a_debt_that_is_answered_late_is_charged_once() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.weather(slow(4));
+    assert_eq!(bench.charge(1).source, Source::Fallback);
+    bench.pass(MS(200));
+    assert_eq!(bench.booked(), 1);
+}
+
 /// A rule's own budget is the one that counts.
 #[test]
 fn a_rule_may_wait_longer() {

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use tidegate_parts::{Authority, Program, Sentinels, Server as Redis, free_port};
 
-use crate::concurrent::unit;
 use crate::http::{Client, ask};
-use crate::server::{DEADLINE, Server};
+use crate::server::{DEADLINE, Server, unit};
 
 /// A node that waits for its store as long as it takes: exactness must not depend on this machine.
 fn node(store: &str) -> Server {

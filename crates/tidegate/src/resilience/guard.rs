@@ -30,6 +30,9 @@ type Answer<T> = Result<T, StoreError>;
 /// How long a late answer is waited for, to give back what it charged.
 const LATE: Nanos = Nanos::from_secs(60);
 
+/// How long the answer to a debt is waited for.
+const PATIENT: Nanos = Nanos::from_secs(1);
+
 /// Why a store was not asked, or not heard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 enum Away {
@@ -190,6 +193,22 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     /// What a charge would answer, as long as it is not `until` yet.
     pub(super) async fn peek_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
         self.call_by(until, self.store()?.peek(set)).await
+    }
+
+    /// Charges a debt. No decision waits for it, so it has more time than those have: taken for lost,
+    /// it would be charged once more. To the breaker it is late all the same.
+    pub(super) async fn charge_debt(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let _place = self.enter()?;
+        let sent = self.runtime.now();
+        let answer = within(&self.runtime, PATIENT, pin!(self.store()?.force(set))).await;
+        let answer = answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT)));
+        let waited = self.runtime.now().since(sent);
+        if waited <= self.budget {
+            return self.counted(answer);
+        }
+        let change = self.breaker.lock().failed(self.runtime.now());
+        self.tell(change);
+        answer
     }
 
     /// How long a decision may wait for the store.

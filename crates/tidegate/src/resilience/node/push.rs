@@ -113,7 +113,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             charges: due.iter().map(|due| due.charge.owing(due.cost)).collect(),
         };
         let sent = self.runtime.now();
-        let answer = self.guard.force(&set).await;
+        let answer = self.guard.charge_debt(&set).await;
         let charged = answer.is_ok_and(|outcome| self.believes(&set, &outcome, sent));
         let now = self.store_time();
         for due in &due {
