@@ -388,7 +388,8 @@ pub trait Probe: Send + Sync {
     /// that was made anew may have met another store.
     fn life(&self) -> Option<Life>;
 
-    /// The slot that a subject's counters are in, if they are in this store.
+    /// The slot that a subject's counters are in, if they are in this store. A subject stays in its
+    /// slot; slots may move from store to store.
     fn slot(&self, _: Fingerprint) -> Option<Slot> {
         Some(Slot(0))
     }
@@ -412,4 +413,7 @@ pub trait Parts: Send + Sync {
 
     /// A part, unless it is none any more.
     fn part(&self, id: PartId) -> Option<Self::Part>;
+
+    /// Every part there is, as far as is known: a part is met before anyone asks for what is in it.
+    fn ids(&self) -> Vec<PartId>;
 }

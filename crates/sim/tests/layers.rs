@@ -17,7 +17,7 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{Link, Model, SharedModel, Weather};
+use tidegate_sim::model::{Cluster, Divided, Link, Model, SharedModel, Weather};
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
@@ -26,7 +26,7 @@ const MS: fn(u64) -> Nanos = Nanos::from_millis;
 struct Bench {
     sim: Sim,
     model: SharedModel,
-    store: Resilient<Link, NodeRuntime>,
+    store: Resilient<Divided, NodeRuntime>,
     sent: Arc<Mutex<Vec<tidegate_sim::model::Sent>>>,
     events: Arc<Mutex<Vec<Event>>>,
     rule: RuleName,
@@ -48,7 +48,9 @@ impl Bench {
         let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7));
         let told = Arc::clone(&events);
         let watcher = Arc::new(move |event| told.lock().push(event));
-        let store = resilient(link, runtime, DATE, settings, watcher);
+        let cluster = Arc::new(Cluster::new([Arc::clone(&model)]));
+        let parts = Divided::new(&cluster, link);
+        let store = resilient(parts, runtime, DATE, settings, watcher);
         sim.run_until(MS(1_500)); // until the list of nodes is known to be complete
         Bench {
             sim,

@@ -16,11 +16,16 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
     found("every request is answered", unanswered(case));
     found("no decision is later than its budget", late(case));
     found("the store's clock decides", wrong_clock(case));
-    found("a breaker opens and closes in turn", out_of_turn(case));
-    found(
-        "nothing is asked while the breaker is open",
-        asked_while_open(case),
-    );
+    for line in 0..case.scenario.parts {
+        found(
+            "a breaker opens and closes in turn",
+            out_of_turn(case, line),
+        );
+        found(
+            "nothing is asked while the breaker is open",
+            asked_while_open(case, line),
+        );
+    }
     found("all is exact soon after a recovery", not_exact(case));
     found(
         "a deny cache refuses only what the store would",
@@ -91,10 +96,10 @@ fn is_local(record: &Record) -> bool {
     record.source == Source::Fallback
 }
 
-fn out_of_turn(case: &Case<'_>) -> Option<String> {
+fn out_of_turn(case: &Case<'_>, line: usize) -> Option<String> {
     for node in 0..case.scenario.nodes {
         let mut open = false;
-        let events = case.history.events.iter();
+        let events = case.history.events_of(line);
         for (at, _, event) in events.filter(|(_, of, _)| *of == node) {
             match (event, open) {
                 (Event::BreakerOpened, false) => open = true,
@@ -113,20 +118,21 @@ fn out_of_turn(case: &Case<'_>) -> Option<String> {
     None
 }
 
-fn asked_while_open(case: &Case<'_>) -> Option<String> {
+fn asked_while_open(case: &Case<'_>, line: usize) -> Option<String> {
     let history = case.history;
     for node in 0..case.scenario.nodes {
         if history.deaths.iter().any(|(_, dead)| *dead == node) {
             continue;
         }
-        let events = history.events.iter().filter(|(_, of, _)| *of == node);
+        let events = history.events_of(line).filter(|(_, of, _)| *of == node);
         let changes = events.filter_map(|(at, _, event)| match event {
             Event::BreakerOpened => Some((*at, true)),
             Event::BreakerClosed => Some((*at, false)),
             _ => None,
         });
         let changes: Vec<(Nanos, bool)> = changes.collect();
-        let own = history.sent.iter().filter(|sent| sent.node == node);
+        let sent = history.sent.iter();
+        let own = sent.filter(|sent| sent.node == node && sent.line == line);
         for sent in own {
             let before = changes.iter().take_while(|(at, _)| *at < sent.at);
             if before.last().is_some_and(|(_, open)| *open)
@@ -145,12 +151,13 @@ fn not_exact(case: &Case<'_>) -> Option<String> {
     if matches!(fault, Fault::Pause | Fault::Chaos | Fault::Gray) {
         return None;
     }
-    let opened = |node| {
-        let events = case.history.events.iter();
+    let opened = |node, line| {
+        let events = case.history.events_of(line);
         let opened = events.filter(|(_, of, e)| *of == node && *e == Event::BreakerOpened);
         opened.count()
     };
-    if (0..case.scenario.nodes).any(|node| opened(node) > 1) {
+    let mut lines = 0..case.scenario.parts;
+    if lines.any(|line| (0..case.scenario.nodes).any(|node| opened(node, line) > 1)) {
         return None;
     }
     let (from, settled) = (case.scenario.begins, case.settled());

@@ -75,14 +75,17 @@ impl Case<'_> {
         let changed = self.history.events.iter().any(|(then, _, event)| {
             matches!(event, Event::BreakerOpened | Event::BreakerClosed) && lately(*then)
         });
-        let open = (0..self.scenario.nodes).any(|node| {
-            let events = self.history.events.iter();
-            let mut of_breaker = events.filter(|(then, of, event)| {
+        let lines = 0..self.scenario.parts;
+        let mut each =
+            lines.flat_map(|line| (0..self.scenario.nodes).map(move |node| (line, node)));
+        let open = each.any(|(line, node)| {
+            let events = self.history.events_of(line);
+            let of_breaker = events.filter(|(then, of, event)| {
                 let breaker = matches!(event, Event::BreakerOpened | Event::BreakerClosed);
                 breaker && *of == node && *then <= at
             });
             of_breaker
-                .next_back()
+                .last()
                 .is_some_and(|(_, _, e)| *e == Event::BreakerOpened)
         });
         local || changed || open

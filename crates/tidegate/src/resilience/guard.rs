@@ -11,8 +11,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, Probe, Refund,
-    Refunded, Seed, Store, StoreError, Vitals,
+    Refunded, Seed, Slot, Store, StoreError, Vitals,
 };
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
 use super::breaker::{Breaker, Change};
@@ -21,6 +22,7 @@ use super::deadline::within;
 use super::event::{Event, Watcher};
 use super::owned::OwnedSet;
 use super::settings::Settings;
+use super::undo::refund_of;
 use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
@@ -37,8 +39,12 @@ enum Away {
     Full,
     #[error("the answer is late")]
     Late,
+    #[error("no time is left to ask")]
+    NoTime,
     #[error("the store left a question unanswered")]
     Silent,
+    #[error("there is no store for it")]
+    Nowhere,
 }
 
 fn away(why: Away, waited: Nanos) -> StoreError {
@@ -50,7 +56,8 @@ fn away(why: Away, waited: Nanos) -> StoreError {
 
 /// A store that answers in time or not at all.
 pub(super) struct Guard<S, R> {
-    store: Arc<S>,
+    /// Nothing: whoever asks is told that there is no store.
+    store: Option<Arc<S>>,
     runtime: R,
     breaker: Mutex<Breaker>,
     calls: Bulkhead,
@@ -64,9 +71,9 @@ type Charging = Pin<Box<dyn Future<Output = Charged> + Send>>;
 type Charged = (Vec<OwnedSet>, Vec<Answer<Outcome>>);
 
 impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
-    pub(super) fn new(store: S, runtime: R, settings: &Settings, watcher: Watcher) -> Self {
+    pub(super) fn new(store: Option<S>, runtime: R, settings: &Settings, watcher: Watcher) -> Self {
         Guard {
-            store: Arc::new(store),
+            store: store.map(Arc::new),
             runtime,
             breaker: Mutex::new(Breaker::new(settings.breaker)),
             calls: Bulkhead::new(settings.in_flight),
@@ -80,15 +87,27 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         self.breaker.lock().is_open()
     }
 
+    /// The slot that a subject is in, if it is in this store.
+    pub(super) fn slot(&self, subject: Fingerprint) -> Option<Slot> {
+        self.store.as_ref()?.slot(subject)
+    }
+
     /// The life the latest answers came from.
     pub(super) fn life(&self) -> Option<Life> {
-        self.store.life()
+        self.store.as_ref()?.life()
+    }
+
+    fn store(&self) -> Answer<&Arc<S>> {
+        let store = self.store.as_ref();
+        store.ok_or_else(|| away(Away::Nowhere, Nanos::ZERO))
     }
 
     /// Asks the store how it is. The only thing that is asked while the breaker is open.
     pub(super) async fn ping(&self, beat: Beat) -> (Option<Vitals>, Option<Change>) {
-        let call = pin!(self.store.beat(beat));
-        let vitals = within(&self.runtime, self.budget, call).await;
+        let Ok(store) = self.store() else {
+            return (None, None);
+        };
+        let vitals = within(&self.runtime, self.budget, pin!(store.beat(beat))).await;
         let vitals = vitals.and_then(Result::ok);
         let change = self
             .breaker
@@ -127,22 +146,64 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     async fn call<T>(&self, call: impl Future<Output = Answer<T>> + Send) -> Answer<T> {
-        let _place = self.enter()?;
-        let answer = within(&self.runtime, self.budget, pin!(call)).await;
-        self.counted(answer.unwrap_or_else(|| Err(away(Away::Late, self.budget))))
+        self.call_by(Nanos::MAX, call).await
     }
 
-    fn budget_of(&self, sets: &[&ChargeSet<'_>]) -> Nanos {
+    async fn call_by<T>(
+        &self,
+        until: Nanos,
+        call: impl Future<Output = Answer<T>> + Send,
+    ) -> Answer<T> {
+        let _place = self.enter()?;
+        let budget = self.left(until, self.budget)?;
+        let answer = within(&self.runtime, budget, pin!(call)).await;
+        match answer {
+            Some(answer) => self.counted(answer),
+            None => self.late(budget, self.budget),
+        }
+    }
+
+    /// What is left of a budget until `until`, if anything.
+    fn left(&self, until: Nanos, budget: Nanos) -> Answer<Nanos> {
+        match until.since(self.runtime.now()).min(budget) {
+            Nanos::ZERO if budget > Nanos::ZERO => Err(away(Away::NoTime, Nanos::ZERO)),
+            left => Ok(left),
+        }
+    }
+
+    /// There was no answer. Who was given less than the whole budget is not to blame.
+    fn late<T>(&self, waited: Nanos, budget: Nanos) -> Answer<T> {
+        let late = Err(away(Away::Late, waited));
+        match waited < budget {
+            true => late,
+            false => self.counted(late),
+        }
+    }
+
+    /// Charges a set, as long as it is not `until` yet.
+    pub(super) async fn charge_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let mut answers = self.charge_all(until, &[set]).await?;
+        let answer = answers.pop();
+        answer.unwrap_or_else(|| Err(away(Away::Silent, Nanos::ZERO)))
+    }
+
+    /// What a charge would answer, as long as it is not `until` yet.
+    pub(super) async fn peek_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.call_by(until, self.store()?.peek(set)).await
+    }
+
+    /// How long a decision may wait for the store.
+    pub(super) fn budget_of(&self, sets: &[&ChargeSet<'_>]) -> Nanos {
         let charges = sets.iter().flat_map(|set| &set.charges);
         let budgets = charges.map(|charge| charge.terms.budget.unwrap_or(self.budget));
         budgets.min().unwrap_or(self.budget)
     }
 
     /// Charges sets that will be waited for even if nobody does any more.
-    fn charging(&self, sets: &[&ChargeSet<'_>]) -> Charging {
-        let store = Arc::clone(&self.store);
+    fn charging(&self, sets: &[&ChargeSet<'_>]) -> Answer<Charging> {
+        let store = Arc::clone(self.store()?);
         let owned: Vec<OwnedSet> = sets.iter().map(|set| OwnedSet::of(set)).collect();
-        Box::pin(async move {
+        Ok(Box::pin(async move {
             let answers = match owned.as_slice() {
                 [only] => vec![store.charge(&only.set()).await],
                 several => {
@@ -151,31 +212,36 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
                 }
             };
             (owned, answers)
-        })
+        }))
     }
 
-    async fn charge_all(&self, sets: &[&ChargeSet<'_>]) -> Answer<Vec<Answer<Outcome>>> {
+    async fn charge_all(
+        &self,
+        until: Nanos,
+        sets: &[&ChargeSet<'_>],
+    ) -> Answer<Vec<Answer<Outcome>>> {
         let _place = self.enter()?;
-        let (budget, life) = (self.budget_of(sets), self.store.life());
-        let mut charging = self.charging(sets);
-        match within(&self.runtime, budget, charging.as_mut()).await {
+        let (budget, life) = (self.budget_of(sets), self.life());
+        let left = self.left(until, budget)?;
+        let mut charging = self.charging(sets)?;
+        match within(&self.runtime, left, charging.as_mut()).await {
             Some((_, answers)) => {
                 let counted = answers.into_iter().map(|answer| self.counted(answer));
                 Ok(counted.collect())
             }
             None => {
                 self.wait_on(charging, life);
-                self.counted(Err(away(Away::Late, budget)))
+                self.late(left, budget)
             }
         }
     }
 
     /// Waits on for answers that nobody else waits for, and gives back what they charged.
     fn wait_on(&self, mut charging: Charging, life: Option<Life>) {
-        let Some(place) = self.late.enter() else {
+        let (Some(place), Some(store)) = (self.late.enter(), self.store.clone()) else {
             return; // it stays charged, which refuses too much rather than too little
         };
-        let (store, runtime) = (Arc::clone(&self.store), self.runtime.clone());
+        let runtime = self.runtime.clone();
         self.runtime.spawn(async move {
             let charged = within(&runtime, LATE, charging.as_mut()).await;
             let (sets, answers) = charged.unwrap_or_default();
@@ -185,42 +251,50 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
                     && outcome.admitted
                     && store.life() == life
                 {
-                    let id = u128::from(runtime.random()) << 64 | u128::from(runtime.random());
-                    let refund = refund_of(id, set, &outcome);
-                    let refunding = pin!(store.refund(&refund));
-                    // Lost or not, it is not sent again.
-                    let _lost_or_done = within(&runtime, LATE, refunding).await;
+                    refund_once(&*store, &runtime, set, &outcome).await;
                 }
             }
             drop(place);
         });
     }
+
+    /// Gives a charge back that was made a moment ago, in the background: the request that it was for
+    /// was refused elsewhere. What cannot be given back stays charged.
+    pub(super) fn give_back(&self, set: &ChargeSet<'_>, outcome: Outcome) {
+        if self.is_open() {
+            return;
+        }
+        let (Some(place), Some(store)) = (self.late.enter(), self.store.clone()) else {
+            return;
+        };
+        let (runtime, set) = (self.runtime.clone(), OwnedSet::of(set));
+        self.runtime.spawn(async move {
+            refund_once(&*store, &runtime, &set, &outcome).await;
+            drop(place);
+        });
+    }
 }
 
-fn refund_of<'a>(id: u128, set: &'a OwnedSet, outcome: &Outcome) -> Refund<'a> {
-    let mut charged = set.set();
-    let mut readings = outcome.readings.iter();
-    let allowed = |_: &mut Charge<'_>| readings.next().is_some_and(|r| r.verdict.allows());
-    charged.charges.retain(allowed);
-    let resets = outcome.readings.iter().map(|r| r.figures.reset_after);
-    Refund {
-        id,
-        charged: outcome.at,
-        until: outcome.at.plus(resets.max().unwrap_or(Nanos::ZERO)),
-        set: charged,
-    }
+async fn refund_once<S: Store, R: Runtime>(
+    store: &S,
+    runtime: &R,
+    set: &OwnedSet,
+    outcome: &Outcome,
+) {
+    let refund = refund_of(runtime, set.set(), outcome);
+    let refunding = pin!(store.refund(&refund));
+    // Lost or not, it is not sent again.
+    let _lost_or_done = within(runtime, LATE, refunding).await;
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let mut answers = self.charge_all(&[set]).await?;
-        let answer = answers.pop();
-        answer.unwrap_or_else(|| Err(away(Away::Silent, Nanos::ZERO)))
+        self.charge_by(Nanos::MAX, set).await
     }
 
     /// One deadline for all of them.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
-        match self.charge_all(sets).await {
+        match self.charge_all(Nanos::MAX, sets).await {
             Ok(answers) => answers,
             Err(StoreError::Unavailable { waited, .. }) => {
                 let late = |_: &&ChargeSet<'_>| Err(away(Away::Late, waited));
@@ -231,38 +305,38 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     }
 
     async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.call(self.store.peek(set)).await
+        self.peek_by(Nanos::MAX, set).await
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        self.call(self.store.refund(refund)).await
+        self.call(self.store()?.refund(refund)).await
     }
 
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.call(self.store.grant(charge)).await
+        self.call(self.store()?.grant(charge)).await
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.call(self.store.force(set)).await
+        self.call(self.store()?.force(set)).await
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        self.call(self.store.seed(seeds)).await
+        self.call(self.store()?.seed(seeds)).await
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.call(self.store.hold(hold)).await
+        self.call(self.store()?.hold(hold)).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.call(self.store.release(hold)).await
+        self.call(self.store()?.release(hold)).await
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        self.call(self.store.inspect(set)).await
+        self.call(self.store()?.inspect(set)).await
     }
 
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
-        self.call(self.store.reset(set)).await
+        self.call(self.store()?.reset(set)).await
     }
 }

@@ -6,7 +6,8 @@
 //! did is doubted, and believed once it has said that it is the same: something was given back.
 
 use tidegate_core::algorithms::{PATIENCE, State};
-use tidegate_core::store::{Charge, Seen};
+use tidegate_core::store::{Charge, Seen, Slot};
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
 use super::counters::{Counters, Part};
@@ -123,12 +124,21 @@ impl Mirror {
         Some(known.state.clone())
     }
 
-    /// Everything that still matters at the store's time `at`, when the local clock reads `now`.
-    pub(super) fn all(&self, at: Nanos, now: Nanos) -> Vec<(OwnedCharge, State)> {
+    /// Everything in one store that still matters at its time `at`, when the local clock reads `now`,
+    /// with the slot it is in there. The store holds what is in a slot.
+    pub(super) fn all(
+        &self,
+        slot: impl Fn(Fingerprint) -> Option<Slot>,
+        at: Nanos,
+        now: Nanos,
+    ) -> Vec<(Slot, (OwnedCharge, State))> {
         let mut all = Vec::new();
         for part in self.counters.parts() {
-            let live = part.values().filter(|known| known.matters(at, now));
-            all.extend(live.map(|known| (known.charge.clone(), known.state.clone())));
+            for known in part.values().filter(|known| known.matters(at, now)) {
+                if let Some(slot) = slot(known.charge.subject) {
+                    all.push((slot, (known.charge.clone(), known.state.clone())));
+                }
+            }
         }
         all
     }

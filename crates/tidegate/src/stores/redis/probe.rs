@@ -7,7 +7,8 @@
 use std::hash::{BuildHasher, RandomState};
 
 use redis::Value;
-use tidegate_core::store::{Beat, Life, NodeId, Probe, StoreError, Vitals};
+use tidegate_core::store::{Beat, Life, NodeId, PartId, Parts, Probe, StoreError, Vitals};
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
 use super::link::Call;
@@ -47,6 +48,23 @@ impl Probe for RedisStore {
         let epoch = self.epoch.load(Ordering::Relaxed);
         let run = self.link.run()?;
         (epoch != 0).then(|| life(run, epoch))
+    }
+}
+
+/// One server is one part.
+impl Parts for RedisStore {
+    type Part = RedisStore;
+
+    fn part_of(&self, _: Fingerprint) -> PartId {
+        PartId(0)
+    }
+
+    fn part(&self, id: PartId) -> Option<RedisStore> {
+        (id == PartId(0)).then(|| self.clone())
+    }
+
+    fn ids(&self) -> Vec<PartId> {
+        vec![PartId(0)]
     }
 }
 
