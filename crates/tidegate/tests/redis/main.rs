@@ -2,6 +2,7 @@
 //!
 //! What needs the time moved is proven beside the scripts, in `src/stores/redis`.
 
+mod cluster;
 mod concurrent;
 mod fake;
 mod faults;
@@ -14,7 +15,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::stores::redis::{RedisConfig, RedisStore};
+use tidegate::stores::redis::{Redis, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
@@ -59,6 +60,13 @@ async fn store(url: &str) -> RedisStore {
     let ready = tokio::time::timeout(Duration::from_secs(20), store.ready());
     ready.await.expect("a server that answers");
     store
+}
+
+async fn redis(url: &str) -> Redis {
+    let redis = Redis::open(&RedisConfig::new(url)).expect("an address");
+    let ready = tokio::time::timeout(Duration::from_secs(20), redis.ready());
+    ready.await.expect("a server that answers");
+    redis
 }
 
 /// A command sent past the store.

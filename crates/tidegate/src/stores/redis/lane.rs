@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisResult, Value};
 use tidegate_core::subject::FingerprintKey;
 use tokio::sync::Notify;
 
 use super::fault::{Action, Fault};
+use super::gate::Gate;
 use super::scripts::Loaded;
 
 /// A connection, or its absence.
@@ -25,7 +26,7 @@ pub(super) struct Lane {
     /// Why there is no connection.
     last: ArcSwapOption<Fault>,
     broken: Notify,
-    ready: Arc<Notify>,
+    gate: Arc<Gate>,
 }
 
 /// A connection that stands.
@@ -38,12 +39,12 @@ pub(super) struct Live {
 }
 
 impl Lane {
-    /// A lane to the server of `client`; `ready` is told whenever it is connected.
+    /// A lane to the server of `client`; `gate` is told whenever it is connected.
     pub(super) fn new(
         client: Client,
         config: AsyncConnectionConfig,
         scripts: Arc<[Loaded]>,
-        ready: Arc<Notify>,
+        gate: Arc<Gate>,
     ) -> Self {
         let settings = client.get_connection_info().redis_settings();
         Lane {
@@ -54,7 +55,7 @@ impl Lane {
             live: ArcSwapOption::empty(),
             last: ArcSwapOption::empty(),
             broken: Notify::new(),
-            ready,
+            gate,
         }
     }
 
@@ -71,6 +72,23 @@ impl Lane {
     pub(super) async fn send(&self, live: &Arc<Live>, command: &Cmd) -> Result<Value, Fault> {
         let mut connection = live.connection.clone();
         let answer = command.query_async(&mut connection).await;
+        answer.map_err(|error| self.fault(live, &error))
+    }
+
+    /// Sends a command, and before it, with nothing in between, that a slot is asked for which is only
+    /// being taken over.
+    pub(super) async fn send_asking(
+        &self,
+        live: &Arc<Live>,
+        command: &Cmd,
+    ) -> Result<Value, Fault> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("ASKING").add_command(command.clone());
+        pipeline.ignore_errors();
+        let mut connection = live.connection.clone();
+        let both: RedisResult<[RedisResult<Value>; 2]> =
+            pipeline.query_async(&mut connection).await;
+        let answer = both.and_then(|[asking, answer]| asking.and(answer));
         answer.map_err(|error| self.fault(live, &error))
     }
 
@@ -159,7 +177,7 @@ pub(super) async fn keep(lane: Arc<Lane>) {
             Ok(live) => {
                 let live = Arc::new(live);
                 lane.live.store(Some(Arc::clone(&live)));
-                lane.ready.notify_waiters();
+                lane.gate.connected.notify_waiters();
                 let stood = Instant::now();
                 lane.watch(&live).await;
                 // One that lets us in and then refuses to work, as a replica does, is not asked at once.
@@ -185,7 +203,7 @@ pub(super) async fn keep(lane: Arc<Lane>) {
 }
 
 /// Half of it to all of it, so that nodes that lost a server together do not return together.
-fn jittered(pause: Duration) -> Duration {
+pub(super) fn jittered(pause: Duration) -> Duration {
     let mut byte = [128];
     let _ = getrandom::fill(&mut byte);
     pause / 2 + pause * u32::from(byte[0]) / 512
