@@ -53,7 +53,7 @@ impl StoreChoice {
         };
         match url.scheme() {
             _ if url.0 == "memory" => Ok(StoreChoice::Memory),
-            "redis" | "unix" => Ok(StoreChoice::Redis(url)),
+            "redis" | "redis+cluster" | "rediss+cluster" | "unix" => Ok(StoreChoice::Redis(url)),
             found => Err(NoSuchStore(found.to_owned())),
         }
     }
@@ -69,7 +69,9 @@ impl StoreChoice {
 
 /// A store there is no code for.
 #[derive(Debug, thiserror::Error)]
-#[error("store `{0}` is not there yet; write memory, redis://HOST:PORT or unix:PATH")]
+#[error(
+    "store `{0}` is not there yet; write memory, redis://HOST:PORT, redis+cluster://HOST:PORT or unix:PATH"
+)]
 pub(crate) struct NoSuchStore(String);
 
 #[cfg(test)]
