@@ -22,7 +22,8 @@ pub(crate) struct Layer {
 
     /// Where counters are kept: memory, or for a Redis or Valkey that nodes share
     /// redis://[USER:PASSWORD@]HOST[:PORT][/DB], unix:PATH, or
-    /// redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST../NAME[/DB]; rediss for TLS [default: memory]
+    /// redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST../NAME[/DB] or
+    /// redis+cluster://[USER:PASSWORD@]HOST[:PORT],HOST..; rediss for TLS [default: memory]
     #[arg(
         long,
         env = "TIDEGATE_STORE",
@@ -339,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_store_that_is_not_there_yet_is_refused_without_its_password() {
-        let store = Some("redis+cluster://:secret@host".to_owned().into());
+        let store = Some("mongodb://:secret@host".to_owned().into());
         let error = Layer {
             store,
             ..Layer::default()
@@ -347,7 +348,7 @@ mod tests {
         .settle()
         .unwrap_err()
         .to_string();
-        let told = "store `redis+cluster` is not there yet; write memory, redis://HOST:PORT, ";
+        let told = "store `mongodb` is not there yet; write memory, redis://HOST:PORT, ";
         assert!(error.starts_with(told), "{error}");
         assert!(!error.contains("secret"), "{error}");
     }

@@ -8,7 +8,7 @@ use tidegate::observe::{MemoryFacts, SharedSeries, StoreFacts};
 use tidegate::resilience::{self, Event, Resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::memory::MemoryStore;
-use tidegate::stores::redis::{Fault, RedisConfig, RedisStore, SecretError};
+use tidegate::stores::redis::{Fault, Redis, RedisConfig, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
@@ -40,9 +40,9 @@ pub(crate) enum Counters {
 
 /// Counters in a store that nodes share.
 pub(crate) struct Shared {
-    store: Resilient<RedisStore, TokioRuntime>,
+    store: Resilient<Redis, TokioRuntime>,
     /// The same without what is around it.
-    bare: RedisStore,
+    bare: Redis,
     series: Arc<SharedSeries>,
     /// Rung when the store has lost something.
     lost: Arc<Notify>,
@@ -69,7 +69,7 @@ impl Counters {
         settings: resilience::Settings,
         clock: SystemClock,
     ) -> Result<Self, Unusable> {
-        let bare = RedisStore::open(&RedisConfig {
+        let bare = Redis::open(&RedisConfig {
             reply_timeout: settings.budget.duration().max(LONGEST_REPLY),
             ..RedisConfig::new(url)
         })?;

@@ -2,6 +2,7 @@
 //!
 //! What needs the time moved is proven beside the scripts, in `src/stores/redis`.
 
+mod cluster;
 mod concurrent;
 mod fake;
 mod fake_sentinel;
@@ -19,7 +20,7 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use redis::Value;
-use tidegate::stores::redis::{RedisConfig, RedisStore};
+use tidegate::stores::redis::{Redis, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
@@ -73,6 +74,13 @@ async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what}: not in time");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+async fn redis(url: &str) -> Redis {
+    let redis = Redis::open(&RedisConfig::new(url)).expect("an address");
+    let ready = tokio::time::timeout(Duration::from_secs(20), redis.ready());
+    ready.await.expect("a server that answers");
+    redis
 }
 
 /// A command sent past the store.

@@ -10,6 +10,8 @@ use redis::{ErrorKind, RedisError};
 use tidegate_core::store::StoreError;
 use tidegate_core::units::Nanos;
 
+use super::redirect::Redirect;
+
 /// What to do about an error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
@@ -21,7 +23,7 @@ pub enum Action {
     Reconnect,
     /// The server cannot count just now: decide without it, ask again later.
     FallBack,
-    /// The keys are elsewhere: this is a cluster.
+    /// The keys are on another server of a cluster: ask that one.
     Redirect,
     /// The server will not have us until an operator changes something.
     AskOperator,
@@ -90,24 +92,9 @@ const TABLE: &[Row] = &[
         Action::FindPrimary,
         "this replica has lost its primary",
     ),
-    row(
-        "MOVED",
-        "",
-        Action::Redirect,
-        "this is a cluster, which cannot be used yet; give it a single server",
-    ),
-    row(
-        "ASK",
-        "",
-        Action::Redirect,
-        "this is a cluster, which cannot be used yet; give it a single server",
-    ),
-    row(
-        "CROSSSLOT",
-        "",
-        Action::Redirect,
-        "this is a cluster, which cannot be used yet; give it a single server",
-    ),
+    row("MOVED", "", Action::Redirect, CLUSTER),
+    row("ASK", "", Action::Redirect, CLUSTER),
+    row("CROSSSLOT", "", Action::Redirect, CLUSTER),
     row(
         "CLUSTERDOWN",
         "",
@@ -202,6 +189,12 @@ const TABLE: &[Row] = &[
         Action::AskOperator,
         "write a database the server has",
     ),
+    row(
+        "ERR",
+        "cluster support disabled",
+        Action::AskOperator,
+        "this server is no cluster; write redis://HOST:PORT",
+    ),
     row("ERR", "", Action::Report, "please report this"),
 ];
 
@@ -230,6 +223,8 @@ const TLS_TABLE: &[(&str, &str)] = &[
 ];
 
 const AUTHORITY: &str = "give the certificate of the server's authority with `?ca=FILE`";
+const CLUSTER: &str = "this is a cluster; write redis+cluster://HOST:PORT";
+
 const NEEDED: &str = "grant the user the commands and keys it needs";
 
 const TIMEOUT: &str = "no answer in time";
@@ -241,6 +236,7 @@ pub struct Fault {
     code: String,
     detail: String,
     cure: &'static str,
+    redirect: Option<Redirect>,
 }
 
 impl Fault {
@@ -269,7 +265,41 @@ impl Fault {
                 code: "not connected".to_owned(),
                 detail: String::new(),
                 cure: "it is connected to by itself",
+                redirect: None,
             },
+        }
+    }
+
+    /// Nobody in a cluster serves the slot of the keys.
+    pub(super) fn not_served() -> Fault {
+        Fault {
+            action: Action::FallBack,
+            code: "no server".to_owned(),
+            detail: "for these keys is known".to_owned(),
+            cure: "see whether every slot of the cluster is served",
+            redirect: None,
+        }
+    }
+
+    /// A server of a cluster does not tell who serves what.
+    pub(super) fn no_map(detail: &str) -> Fault {
+        Fault {
+            action: Action::FallBack,
+            code: "no map".to_owned(),
+            detail: detail.to_owned(),
+            cure: "see whether the cluster was created and its slots are served",
+            redirect: None,
+        }
+    }
+
+    /// Keys of several slots were to be used in one step. Nothing was sent.
+    pub(super) fn across_slots() -> Fault {
+        Fault {
+            action: Action::Report,
+            code: "CROSSSLOT".to_owned(),
+            detail: "one step was to touch several slots of a cluster".to_owned(),
+            cure: "please report this",
+            redirect: None,
         }
     }
 
@@ -280,6 +310,7 @@ impl Fault {
             code: code.to_owned(),
             detail: detail.to_owned(),
             cure,
+            redirect: None,
         }
     }
 
@@ -307,6 +338,7 @@ impl Fault {
                 (Action::AskOperator, _) => fault.cure,
                 _ => "see whether the sentinels run and can be reached",
             },
+            redirect: None,
         }
     }
 
@@ -317,6 +349,7 @@ impl Fault {
             code: "sentinels disagree".to_owned(),
             detail: String::new(),
             cure: "they are asked again by themselves",
+            redirect: None,
         }
     }
 
@@ -327,13 +360,16 @@ impl Fault {
             code: "no primary".to_owned(),
             detail: String::new(),
             cure: "it is looked for by itself",
+            redirect: None,
         }
     }
 
     /// Reads the error of a call. `secret` is cut out of whatever the server says.
     pub(super) fn of(error: &RedisError, secret: Option<&str>) -> Fault {
         if let Some(code) = error.code() {
-            return Fault::answered(code, error.detail().unwrap_or_default(), secret);
+            let fault = Fault::answered(code, error.detail().unwrap_or_default(), secret);
+            let redirect = Redirect::of(error);
+            return Fault { redirect, ..fault };
         }
         let said_by_tls = error.to_string();
         let row = TLS_TABLE.iter().find(|row| said_by_tls.contains(row.0));
@@ -364,6 +400,7 @@ impl Fault {
             code: code.to_owned(),
             detail: said(error.detail().unwrap_or_default(), secret),
             cure,
+            redirect: None,
         }
     }
 
@@ -376,6 +413,32 @@ impl Fault {
             code: code.to_owned(),
             detail: said(detail, secret),
             cure: row.map_or("see the server's log", |row| row.cure),
+            redirect: None,
+        }
+    }
+
+    /// Where the keys are instead.
+    pub(super) fn redirect(&self) -> Option<&Redirect> {
+        self.redirect.as_ref()
+    }
+
+    /// Whether who serves what in a cluster may have changed.
+    pub(super) fn tells_of_change(&self) -> bool {
+        let elsewhere = matches!(
+            self.action,
+            Action::Redirect | Action::FindPrimary | Action::Reconnect
+        );
+        elsewhere || self.code == "CLUSTERDOWN"
+    }
+
+    /// The same from a cluster that we know to be one: it is on the move.
+    pub(super) fn on_the_move(self) -> Fault {
+        match self.action {
+            Action::Redirect => Fault {
+                cure: "slots are moving; it passes by itself",
+                ..self
+            },
+            _ => self,
         }
     }
 

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisResult, Value};
 use tidegate_core::subject::FingerprintKey;
 use tokio::sync::Notify;
 
 use super::access::Place;
 use super::fault::{Action, Fault};
+use super::gate::Gate;
 use super::reign::Reign;
 use super::route::Route;
 use super::scripts::Loaded;
@@ -30,7 +31,7 @@ pub(super) struct Lane {
     /// Why there is no connection.
     last: ArcSwapOption<Fault>,
     broken: Notify,
-    ready: Arc<Notify>,
+    gate: Arc<Gate>,
 }
 
 /// A connection that stands.
@@ -47,13 +48,13 @@ pub(super) struct Live {
 }
 
 impl Lane {
-    /// A lane along `route`; `ready` is told whenever it is connected.
+    /// A lane along `route`; `gate` is told whenever it is connected.
     pub(super) fn new(
         route: Route,
         reign: Arc<Reign>,
         config: AsyncConnectionConfig,
         scripts: Arc<[Loaded]>,
-        ready: Arc<Notify>,
+        gate: Arc<Gate>,
     ) -> Self {
         Lane {
             route,
@@ -63,7 +64,7 @@ impl Lane {
             live: ArcSwapOption::empty(),
             last: ArcSwapOption::empty(),
             broken: Notify::new(),
-            ready,
+            gate,
         }
     }
 
@@ -91,6 +92,24 @@ impl Lane {
             true => Ok(answer),
             false => Err(Fault::no_primary()),
         }
+    }
+
+    /// Sends a command, and before it, with nothing in between, that a slot is asked for which is only
+    /// being taken over.
+    pub(super) async fn send_asking(
+        &self,
+        live: &Arc<Live>,
+        command: &Cmd,
+    ) -> Result<Value, Fault> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("ASKING").add_command(command.clone());
+        pipeline.ignore_errors();
+        let mut connection = live.connection.clone();
+        let both: RedisResult<[RedisResult<Value>; 2]> =
+            pipeline.query_async(&mut connection).await;
+        let answer = both.and_then(|[asking, answer]| asking.and(answer));
+        let answer = answer.map_err(|error| self.fault(live, &error))?;
+        self.counted(live, answer)
     }
 
     /// Reads an error; a connection that is of no more use is given up.
@@ -169,7 +188,7 @@ impl Lane {
         let live = Arc::new(live);
         self.reign.begin(live.run);
         self.live.store(Some(Arc::clone(&live)));
-        self.ready.notify_waiters();
+        self.gate.connected.notify_waiters();
         self.watch(&live).await;
     }
 
@@ -253,7 +272,7 @@ pub(super) async fn keep(lane: Arc<Lane>) {
 }
 
 /// Half of it to all of it, so that nodes that lost a server together do not return together.
-fn jittered(pause: Duration) -> Duration {
+pub(super) fn jittered(pause: Duration) -> Duration {
     let mut byte = [128];
     let _ = getrandom::fill(&mut byte);
     pause / 2 + pause * u32::from(byte[0]) / 512

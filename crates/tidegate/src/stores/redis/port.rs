@@ -57,7 +57,7 @@ impl Store for RedisStore {
             });
         }
         let began = Instant::now();
-        let answers = self.link.call_each(&calls).await;
+        let answers = self.way.call_each(&calls).await;
         let mut outcomes = Vec::with_capacity(sets.len());
         for ((set, plan), answer) in sets.iter().zip(&plans).zip(answers) {
             outcomes.push(match self.reply(script, answer, began) {
@@ -186,7 +186,7 @@ impl RedisStore {
             arguments: Vec::new(),
         };
         let began = Instant::now();
-        let answer = self.link.call(&call).await;
+        let answer = self.way.call(&call).await;
         let reply = self.reply(script, answer, began)?;
         Ok((plan, reply))
     }
@@ -204,7 +204,7 @@ impl RedisStore {
             arguments,
         };
         let began = Instant::now();
-        let answer = self.link.call(&call).await;
+        let answer = self.way.call(&call).await;
         let waited = Nanos::from(began.elapsed());
         answer.map_err(|fault| fault.into_store_error(script.name, waited))
     }

@@ -5,7 +5,7 @@
 
 use redis::Value;
 
-use super::RedisStore;
+use super::Redis;
 use super::fault::Fault;
 use crate::secret::Secret;
 
@@ -42,7 +42,7 @@ pub enum SecretError {
     Store(#[from] Fault),
 }
 
-impl RedisStore {
+impl Redis {
     /// The secret of the store's nodes. `own` is the one this node was given, if any: then it is not
     /// written to the store, and must be theirs.
     ///
@@ -77,10 +77,10 @@ impl RedisStore {
         };
         let mut set = redis::cmd("SET");
         set.arg(KEY).arg(&offered).arg("NX");
-        self.link.command(&set).await?;
+        self.command(KEY, &set).await?;
         let mut ask = redis::cmd("GET");
         ask.arg(KEY);
-        let found = match self.link.command(&ask).await? {
+        let found = match self.command(KEY, &ask).await? {
             Value::BulkString(found) => found,
             Value::Nil => return Err(SecretError::Gone),
             _ => return Err(SecretError::Unreadable),
