@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
+use tidegate::resilience::Tolerance;
+use tidegate_core::units::Nanos;
 
 use crate::address::Address;
 use crate::store_choice::{NoSuchStore, StoreChoice, StoreUrl};
@@ -37,6 +39,15 @@ pub(crate) struct Layer {
     /// Milliseconds that a decision waits for a shared store where its rule says nothing [default: 5]
     #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "MS")]
     pub(crate) store_budget: Option<u64>,
+
+    /// Milliseconds between the clocks of a shared store and of this node that are worth a warning
+    /// [default: 20]
+    #[arg(long, env = "TIDEGATE_CLOCK_WARN", value_name = "MS")]
+    pub(crate) clock_warn: Option<u64>,
+
+    /// Milliseconds between them that are worth an alarm [default: 50, or clock-warn if that is more]
+    #[arg(long, env = "TIDEGATE_CLOCK_ALARM", value_name = "MS")]
+    pub(crate) clock_alarm: Option<u64>,
 
     /// Where to answer checks: host:port, unix:path or off [default: 127.0.0.1:8080]
     #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
@@ -137,6 +148,7 @@ pub(crate) struct Settings {
     pub(crate) store: StoreChoice,
     pub(crate) nodes: Option<u32>,
     pub(crate) store_budget: Duration,
+    pub(crate) clock: Tolerance,
     pub(crate) http: Address,
     pub(crate) admin: Address,
     pub(crate) admin_token_file: Option<PathBuf>,
@@ -174,6 +186,11 @@ pub(crate) enum BadConfig {
     /// Nobody could reach it.
     #[error("--http and --admin are both off, so nobody could ask anything; open one of them")]
     NothingOpen,
+    /// An alarm that would come before its warning.
+    #[error(
+        "--clock-alarm {alarm} is below --clock-warn {warn}, so nobody would be warned; write more"
+    )]
+    AlarmBeforeWarning { warn: u64, alarm: u64 },
     /// Too little for the tables alone.
     #[error("--memory-cap is below 16MiB, which a few thousand clients would fill; write more")]
     TooLittleMemory,
@@ -211,6 +228,8 @@ impl Layer {
             store: self.store.or(below.store),
             nodes: self.nodes.or(below.nodes),
             store_budget: self.store_budget.or(below.store_budget),
+            clock_warn: self.clock_warn.or(below.clock_warn),
+            clock_alarm: self.clock_alarm.or(below.clock_alarm),
             http: self.http.or(below.http),
             admin: self.admin.or(below.admin),
             admin_token_file: self.admin_token_file.or(below.admin_token_file),
@@ -240,6 +259,7 @@ impl Layer {
         if self.http == Some(Address::Off) && self.admin == Some(Address::Off) {
             return Err(BadConfig::NothingOpen);
         }
+        let clock = tolerance(self.clock_warn, self.clock_alarm)?;
         let loopback = |port: u16| Address::Tcp(format!("127.0.0.1:{port}"));
         Ok(Settings {
             rules: self.rules,
@@ -247,6 +267,7 @@ impl Layer {
             nodes: self.nodes.filter(|nodes| *nodes > 0),
             // Several round trips within a zone, and nothing a client would notice.
             store_budget: Duration::from_millis(self.store_budget.unwrap_or(5).max(1)),
+            clock,
             http: self.http.unwrap_or_else(|| loopback(8080)),
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
             admin_token_file: self.admin_token_file,
@@ -267,6 +288,19 @@ impl Layer {
             idle: Duration::from_secs(self.idle.unwrap_or(60).max(1)),
         })
     }
+}
+
+/// What clocks may be apart, both in milliseconds.
+fn tolerance(warn: Option<u64>, alarm: Option<u64>) -> Result<Tolerance, BadConfig> {
+    let warn = warn.unwrap_or(20);
+    let alarm = alarm.unwrap_or(warn.max(50));
+    if alarm < warn {
+        return Err(BadConfig::AlarmBeforeWarning { warn, alarm });
+    }
+    Ok(Tolerance {
+        warn: Nanos::from_millis(warn),
+        alarm: Nanos::from_millis(alarm),
+    })
 }
 
 impl std::str::FromStr for Size {
@@ -361,6 +395,15 @@ mod tests {
             let error = file(text).unwrap_err().to_string();
             assert!(!error.contains("planted"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_alarm_comes_no_sooner_than_its_warning() {
+        assert_eq!(tolerance(None, None).unwrap(), Tolerance::default());
+        let loose = tolerance(Some(70), None).unwrap();
+        assert_eq!(loose.alarm, Nanos::from_millis(70));
+        let error = tolerance(Some(70), Some(60)).unwrap_err().to_string();
+        assert!(error.starts_with("--clock-alarm 60 is below"), "{error}");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::clock::{Clock, SystemClock};
+use tidegate::clock::SystemClock;
 use tidegate::observe::{MemoryFacts, SharedSeries, StoreFacts};
-use tidegate::resilience::{self, Event, Resilient};
+use tidegate::resilience::{self, ClockNews, Event, Level, Resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::stores::redis::{Fault, RedisConfig, RedisStore, SecretError};
@@ -28,6 +28,9 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 const CHECK_SECRET: Duration = Duration::from_secs(10);
 /// What happens without the store.
 const LOCAL: &str = "this node decides by its share of each limit";
+/// What clocks that disagree call for.
+const APART: &str = "the store's clock and this node's are apart; decisions follow the store's, \
+                     dates in headers and logs are off; see that both follow one source of time";
 /// How long to wait before looking whether decisions are exact.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -64,11 +67,7 @@ impl Counters {
 
     /// Counters in the Redis or Valkey at `url`. Nothing is counted there before [`join`] has learnt the
     /// secret of the others.
-    pub(crate) fn shared(
-        url: &str,
-        settings: resilience::Settings,
-        clock: SystemClock,
-    ) -> Result<Self, Unusable> {
+    pub(crate) fn shared(url: &str, settings: resilience::Settings) -> Result<Self, Unusable> {
         let bare = RedisStore::open(&RedisConfig {
             reply_timeout: settings.budget.duration().max(LONGEST_REPLY),
             ..RedisConfig::new(url)
@@ -80,7 +79,6 @@ impl Counters {
         let store = resilience::resilient(
             bare.clone(),
             TokioRuntime::new()?,
-            clock.wall(),
             settings,
             Arc::new(move |event| {
                 tell(event);
@@ -112,7 +110,10 @@ impl Counters {
 
     pub(crate) fn facts(&self) -> StoreFacts<'_> {
         match self {
-            Counters::Shared(shared) => StoreFacts::Shared(&shared.series),
+            Counters::Shared(shared) => StoreFacts::Shared {
+                series: &shared.series,
+                clock: shared.store.store().clock_reading(),
+            },
             Counters::Memory(store) => {
                 let stats = store.stats();
                 StoreFacts::Memory(MemoryFacts {
@@ -143,7 +144,32 @@ fn tell(event: Event) {
                 units, "charged what was admitted without the store"
             );
         }
+        Event::Clock(news) => tell_clock(news),
     }
+}
+
+fn tell_clock(news: ClockNews) {
+    let (level, offset) = match news {
+        ClockNews::Level { level, offset } => (level, offset),
+        ClockNews::Jumped { by } => {
+            let moved_ms = millis(by);
+            warn!(moved_ms, "the store's clock or this node's was set");
+            return;
+        }
+    };
+    let (offset_ms, error_ms) = (millis(offset.nanos), offset.error.millis_up());
+    match level {
+        Level::Fine => info!(
+            offset_ms,
+            error_ms, "the store's clock and this node's agree"
+        ),
+        Level::Warn => warn!(offset_ms, error_ms, "{APART}"),
+        Level::Alarm => error!(offset_ms, error_ms, "{APART}"),
+    }
+}
+
+fn millis(nanos: i64) -> f64 {
+    nanos as f64 / 1e6
 }
 
 /// Learns the secret of the nodes that share the store, or gives them `own`, and begins to count

@@ -97,8 +97,8 @@ impl World {
     pub(crate) fn start(&self, node: usize) {
         let scenario = &self.scenario;
         let began = Nanos::from_secs(self.sim.draw(|rng| rng.below(100_000)));
-        let runtime = NodeRuntime::new(&self.sim, node, began);
         let skew = Nanos::new(scenario.skew.get() * node as u64);
+        let runtime = NodeRuntime::new(&self.sim, node, began, DATE.plus(skew));
         let sent = &self.sent;
         let link = Link::new(&self.sim, &self.model, node, skew, self.variant, sent);
         let settings = Settings {
@@ -121,7 +121,7 @@ impl World {
             sim: self.sim.clone(),
             skew,
         };
-        let store = resilient(link.clone(), runtime, wall.now(), settings, watcher);
+        let store = resilient(link.clone(), runtime, settings, watcher);
         let text = scenario.rules();
         let rules = parse(&[SourceFile {
             name: "sim.yaml",

@@ -218,9 +218,10 @@ fn service(settings: &Settings, own: Option<&Secret>, drain: &Drain) -> Result<S
             let own = resilience::Settings {
                 nodes: settings.nodes,
                 budget: settings.store_budget.into(),
+                clock: settings.clock,
                 ..resilience::Settings::default()
             };
-            let shared = Counters::shared(url.expose(), own, clock);
+            let shared = Counters::shared(url.expose(), own);
             shared.map_err(|error| Failure::Config(error.to_string()))?
         }
     };

@@ -13,6 +13,7 @@ use tidegate_core::store::{
 };
 use tidegate_core::units::Nanos;
 
+use super::clock_watch::ClockReading;
 use super::event::Watcher;
 use super::node::Node;
 use super::settings::Settings;
@@ -44,6 +45,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
     /// The nodes as last listed, to be kept for the next start.
     pub fn roster(&self) -> Vec<NodeId> {
         self.node.roster()
+    }
+
+    /// How far the store's clock is from this node's, once it has answered.
+    pub fn clock_reading(&self) -> Option<ClockReading> {
+        self.node.clock_reading()
     }
 
     fn decide_locally(&self, set: &ChargeSet<'_>) -> Outcome {

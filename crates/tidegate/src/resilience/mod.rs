@@ -28,10 +28,9 @@ mod standing;
 mod store_clock;
 
 use tidegate_core::store::{NodeId, Probe, Store};
-use tidegate_core::units::Nanos;
 
 pub use self::breaker::{Breaker, Change};
-pub use self::clock_watch::{ClockNews, ClockWatch, Level, Offset, Tolerance};
+pub use self::clock_watch::{ClockNews, ClockReading, ClockWatch, Level, Offset, Tolerance};
 pub use self::deny_cache::DenyCache;
 pub use self::event::{Event, Watcher};
 pub use self::fallback::Fallback;
@@ -41,17 +40,17 @@ use crate::runtime::Runtime;
 /// A shared store that may fail, with everything around it.
 pub type Resilient<S, R> = DenyCache<Fallback<S, R>, R>;
 
-/// Puts everything around `store`, in order. `wall` is the time of day. The node it makes has an id
-/// of its own.
+/// Puts everything around `store`, in order. The node it makes has the id that the settings name, else
+/// one of its own.
 pub fn resilient<S: Store + Probe + 'static, R: Runtime>(
     store: S,
     runtime: R,
-    wall: Nanos,
     settings: Settings,
     watcher: Watcher,
 ) -> Resilient<S, R> {
     let (denials, at_most) = (settings.denials, settings.denied_at_most);
-    let me = NodeId(runtime.random());
+    let me = settings.me.unwrap_or_else(|| NodeId(runtime.random()));
+    let wall = runtime.wall();
     let fallback = Fallback::new(store, runtime.clone(), me, wall, settings, watcher);
     DenyCache::new(fallback, runtime, denials, at_most)
 }

@@ -4,6 +4,7 @@
 //! often, which is also this node's sign of life; merging the mirror into a store that lost counts;
 //! charging to the store what was admitted without it. All of it goes through the guard.
 
+mod clock;
 mod push;
 mod recovery;
 
@@ -15,6 +16,7 @@ use tidegate_core::algorithms::Division;
 use tidegate_core::store::{ChargeSet, Life, NodeId, Outcome, Probe, Store};
 use tidegate_core::units::Nanos;
 
+use super::clock_watch::ClockWatch;
 use super::event::{Event, Watcher};
 use super::guard::Guard;
 use super::local::Local;
@@ -34,6 +36,8 @@ pub(super) struct Node<S, R> {
     pub(super) mirror: Mirror,
     pub(super) local: Local,
     pub(super) clock: StoreClock,
+    /// Whether it and this node's wall clock agree.
+    watch: Mutex<ClockWatch>,
     standing: Mutex<Standing>,
     /// What `standing` says, for the path of a decision.
     exact: AtomicBool,
@@ -61,6 +65,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             mirror: Mirror::new(settings.remembered),
             local: Local::new(wall, settings.remembered),
             clock: StoreClock::new(runtime.now(), wall),
+            watch: Mutex::new(ClockWatch::new(settings.clock)),
             standing: Mutex::new(Standing::new(me, &settings)),
             exact: AtomicBool::new(false),
             runtime: runtime.clone(),

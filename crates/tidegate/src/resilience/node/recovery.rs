@@ -46,6 +46,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             return;
         };
         self.clock.note(sent, now, vitals.at);
+        self.watch_clock(now.since(sent), vitals.at);
         let (was_exact, next) = {
             let mut standing = self.standing.lock();
             let was_exact = standing.is_exact();
