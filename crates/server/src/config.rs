@@ -32,6 +32,15 @@ pub(crate) struct Layer {
     )]
     pub(crate) store: Option<StoreUrl>,
 
+    /// Do not start without the store: end with 69 if it cannot be met
+    #[arg(long, env = "TIDEGATE_REQUIRE_STORE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) require_store: Option<bool>,
+
+    /// Folder for what this node keeps over a restart: the list of nodes. Made if it is not there. One
+    /// for each node [default: none]
+    #[arg(long, env = "TIDEGATE_DATA", value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+
     /// How many nodes share the store, if more than have signed in there [default: those that have]
     #[arg(long, env = "TIDEGATE_NODES", value_name = "N")]
     pub(crate) nodes: Option<u32>,
@@ -146,6 +155,8 @@ pub(crate) struct Size(pub(crate) u64);
 pub(crate) struct Settings {
     pub(crate) rules: Option<PathBuf>,
     pub(crate) store: StoreChoice,
+    pub(crate) require_store: bool,
+    pub(crate) data: Option<PathBuf>,
     pub(crate) nodes: Option<u32>,
     pub(crate) store_budget: Duration,
     pub(crate) clock: Tolerance,
@@ -226,6 +237,8 @@ impl Layer {
         Layer {
             rules: self.rules.or(below.rules),
             store: self.store.or(below.store),
+            require_store: self.require_store.or(below.require_store),
+            data: self.data.or(below.data),
             nodes: self.nodes.or(below.nodes),
             store_budget: self.store_budget.or(below.store_budget),
             clock_warn: self.clock_warn.or(below.clock_warn),
@@ -264,6 +277,8 @@ impl Layer {
         Ok(Settings {
             rules: self.rules,
             store,
+            require_store: self.require_store.unwrap_or(false),
+            data: self.data,
             nodes: self.nodes.filter(|nodes| *nodes > 0),
             // Several round trips within a zone, and nothing a client would notice.
             store_budget: Duration::from_millis(self.store_budget.unwrap_or(5).max(1)),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tidegate::clock::SystemClock;
 use tidegate::observe::{MemoryFacts, SharedSeries, StoreFacts};
 use tidegate::resilience::{self, ClockNews, Event, Level, Resilient};
@@ -11,8 +12,8 @@ use tidegate::stores::memory::MemoryStore;
 use tidegate::stores::redis::{Fault, RedisConfig, RedisStore, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Seed,
+    Store, StoreError,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -35,7 +36,6 @@ const APART: &str = "the store's clock and this node's are apart; decisions foll
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The counters.
-#[expect(clippy::large_enum_variant, reason = "a process has one of it")]
 pub(crate) enum Counters {
     Memory(MemoryStore<SystemClock>),
     Shared(Shared),
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     series: Arc<SharedSeries>,
     /// Rung when the store has lost something.
     lost: Arc<Notify>,
+    /// Why this node may not count there, if it is known.
+    refusal: Mutex<Option<String>>,
 }
 
 /// Why a shared store cannot be used at all.
@@ -93,6 +95,7 @@ impl Counters {
             bare,
             series,
             lost,
+            refusal: Mutex::default(),
         }))
     }
 
@@ -214,14 +217,27 @@ pub(crate) async fn keep_secret(limiter: &Limiter<Counters>, mut secret: Secret,
     }
 }
 
-/// Says why the store cannot be used, if it is known.
+/// Says why the store cannot be used.
 pub(crate) fn tell_fault(limiter: &Limiter<Counters>) {
+    let fault = why_not_met(limiter);
+    warn!(fault, "the store is not met yet; {LOCAL}");
+}
+
+/// Why the store cannot be used, as far as it is known.
+pub(crate) fn why_not_met(limiter: &Limiter<Counters>) -> String {
     let Counters::Shared(shared) = limiter.store() else {
-        return;
+        return String::new();
     };
-    match shared.bare.last_fault() {
-        Some(fault) => warn!(%fault, "the store is not met yet; {LOCAL}"),
-        None => warn!("the store is not met yet; {LOCAL}"),
+    let fault = shared.bare.last_fault().map(|fault| fault.to_string());
+    let known = fault.or_else(|| shared.refusal.lock().clone());
+    known.unwrap_or_else(|| "it does not answer in time".to_owned())
+}
+
+/// The nodes that share the store, once the list of them is complete.
+pub(crate) fn roster(limiter: &Limiter<Counters>) -> Vec<NodeId> {
+    match limiter.store() {
+        Counters::Shared(shared) => shared.store.store().roster(),
+        Counters::Memory(_) => Vec::new(),
     }
 }
 
@@ -231,11 +247,13 @@ impl Shared {
     where
         F: Future<Output = Result<Secret, SecretError>>,
     {
-        let mut told = None;
         loop {
             self.bare.ready().await;
             let refusal = match ask().await {
-                Ok(secret) => return secret,
+                Ok(secret) => {
+                    *self.refusal.lock() = None;
+                    return secret;
+                }
                 Err(SecretError::Gone) => continue,
                 Err(refusal) => refusal,
             };
@@ -243,9 +261,8 @@ impl Shared {
                 self.bare.lock();
             }
             let why = refusal.to_string();
-            if told.as_ref() != Some(&why) {
+            if self.refusal.lock().replace(why.clone()).as_ref() != Some(&why) {
                 error!("{why}; {LOCAL}");
-                told = Some(why);
             }
             tokio::time::sleep(ASK_AGAIN).await;
         }

@@ -42,7 +42,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         }
     }
 
-    /// The nodes as last listed, to be kept for the next start.
+    /// The nodes as last listed, to be kept for the next start; none until the list is complete.
     pub fn roster(&self) -> Vec<NodeId> {
         self.node.roster()
     }

@@ -159,7 +159,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         }
     }
 
-    /// The nodes as last listed.
+    /// The nodes as last listed, once that list is complete.
     pub(super) fn roster(&self) -> Vec<NodeId> {
         self.standing.lock().roster()
     }
