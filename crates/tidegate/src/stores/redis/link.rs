@@ -54,6 +54,19 @@ impl fmt::Debug for RedisConfig {
     }
 }
 
+/// The server that an address names. Every connection is made from here.
+pub(super) fn client(url: &str) -> Result<Client, Fault> {
+    let url = match url.strip_prefix("unix:") {
+        Some(path) if !path.starts_with("//") => format!("unix://{path}"),
+        _ => url.to_owned(),
+    };
+    let info = url.into_connection_info();
+    let info = info.map_err(|error| Fault::of(&error, None))?;
+    let settings = info.tcp_settings().clone().set_nodelay(true);
+    let client = Client::open(info.set_tcp_settings(settings));
+    client.map_err(|error| Fault::of(&error, None))
+}
+
 /// One script call.
 pub(super) struct Call<'c> {
     pub(super) script: Script,
@@ -75,15 +88,7 @@ pub(super) struct Link {
 impl Link {
     /// Begins to connect to a server that is to run `scripts`. Must be called within a tokio runtime.
     pub(super) fn open(config: &RedisConfig, scripts: Arc<[Loaded]>) -> Result<Link, Fault> {
-        let url = match config.url.strip_prefix("unix:") {
-            Some(path) if !path.starts_with("//") => format!("unix://{path}"),
-            _ => config.url.clone(),
-        };
-        let info = url.into_connection_info();
-        let info = info.map_err(|error| Fault::of(&error, None))?;
-        let settings = info.tcp_settings().clone().set_nodelay(true);
-        let client = Client::open(info.set_tcp_settings(settings));
-        let client = client.map_err(|error| Fault::of(&error, None))?;
+        let client = client(&config.url)?;
         let waits = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(config.connect_timeout))
             .set_response_timeout(Some(config.reply_timeout))

@@ -18,6 +18,7 @@
 mod books;
 #[cfg(test)]
 mod claims;
+mod console;
 mod fault;
 mod lane;
 mod link;
@@ -39,9 +40,10 @@ use std::time::{Instant, SystemTime};
 use tidegate_core::store::{Charge, StoreError};
 use tidegate_core::units::Nanos;
 
-pub use self::fault::{Action, Fault};
+pub use self::console::{Console, Said, ScriptText, SignedIn};
+pub use self::fault::{Action, Denied, Fault};
 pub use self::link::RedisConfig;
-pub use self::secret::SecretError;
+pub use self::secret::{SecretError, SecretKept};
 
 use self::link::{Call, Link};
 use self::plan::{Manner, Plan};
