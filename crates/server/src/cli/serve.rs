@@ -26,6 +26,7 @@ use crate::kept::Kept;
 use crate::live::{self, Live};
 use crate::logs;
 use crate::net::listener::{Bounds, Ending, Listener};
+use crate::secret_file;
 use crate::service::Service;
 use crate::sink;
 use crate::store_choice::StoreChoice;
@@ -185,13 +186,10 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
 
 /// The secret this node was given, if any.
 fn own_secret(settings: &Settings) -> Result<Option<Secret>, Failure> {
-    let Some(file) = &settings.secret_file else {
-        return Ok(None);
-    };
-    let fault = |reason: String| Failure::Config(format!("{}: {reason}", file.display()));
-    let bytes = std::fs::read(file).map_err(|error| fault(error.to_string()))?;
-    let secret = Secret::from_bytes(&bytes).map_err(|error| fault(error.to_string()))?;
-    Ok(Some(secret))
+    let file = settings.secret_file.as_deref();
+    file.map(secret_file::read)
+        .transpose()
+        .map_err(Failure::Config)
 }
 
 /// Meets the other nodes at the store they share. The service starts without it if it must and may.

@@ -11,6 +11,7 @@ mod check;
 mod cli;
 mod clock;
 mod concurrent;
+mod doctor;
 mod drain;
 mod hostile;
 mod http;
