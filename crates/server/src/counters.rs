@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::clock::{Clock, SystemClock};
+use parking_lot::Mutex;
+use tidegate::clock::SystemClock;
 use tidegate::observe::{MemoryFacts, SharedSeries, StoreFacts};
-use tidegate::resilience::{self, Event, Resilient};
+use tidegate::resilience::{self, ClockNews, Event, Level, Resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::stores::redis::{Fault, Redis, RedisConfig, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Seed,
+    Store, StoreError,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -28,11 +29,13 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 const CHECK_SECRET: Duration = Duration::from_secs(10);
 /// What happens without the store.
 const LOCAL: &str = "this node decides by its share of each limit";
+/// What clocks that disagree call for.
+const APART: &str = "the store's clock and this node's are apart; decisions follow the store's, \
+                     dates in headers and logs are off; see that both follow one source of time";
 /// How long to wait before looking whether decisions are exact.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The counters.
-#[expect(clippy::large_enum_variant, reason = "a process has one of it")]
 pub(crate) enum Counters {
     Memory(MemoryStore<SystemClock>),
     Shared(Shared),
@@ -46,6 +49,8 @@ pub(crate) struct Shared {
     series: Arc<SharedSeries>,
     /// Rung when the store has lost something.
     lost: Arc<Notify>,
+    /// Why this node may not count there, if it is known.
+    refusal: Mutex<Option<String>>,
 }
 
 /// Why a shared store cannot be used at all.
@@ -64,11 +69,7 @@ impl Counters {
 
     /// Counters in the Redis or Valkey at `url`. Nothing is counted there before [`join`] has learnt the
     /// secret of the others.
-    pub(crate) fn shared(
-        url: &str,
-        settings: resilience::Settings,
-        clock: SystemClock,
-    ) -> Result<Self, Unusable> {
+    pub(crate) fn shared(url: &str, settings: resilience::Settings) -> Result<Self, Unusable> {
         let bare = Redis::open(&RedisConfig {
             reply_timeout: settings.budget.duration().max(LONGEST_REPLY),
             ..RedisConfig::new(url)
@@ -80,7 +81,6 @@ impl Counters {
         let store = resilience::resilient(
             bare.clone(),
             TokioRuntime::new()?,
-            clock.wall(),
             settings,
             Arc::new(move |event| {
                 tell(event);
@@ -95,6 +95,7 @@ impl Counters {
             bare,
             series,
             lost,
+            refusal: Mutex::default(),
         }))
     }
 
@@ -112,7 +113,10 @@ impl Counters {
 
     pub(crate) fn facts(&self) -> StoreFacts<'_> {
         match self {
-            Counters::Shared(shared) => StoreFacts::Shared(&shared.series),
+            Counters::Shared(shared) => StoreFacts::Shared {
+                series: &shared.series,
+                clock: shared.store.store().clock_reading(),
+            },
             Counters::Memory(store) => {
                 let stats = store.stats();
                 StoreFacts::Memory(MemoryFacts {
@@ -143,7 +147,32 @@ fn tell(event: Event) {
                 units, "charged what was admitted without the store"
             );
         }
+        Event::Clock(news) => tell_clock(news),
     }
+}
+
+fn tell_clock(news: ClockNews) {
+    let (level, offset) = match news {
+        ClockNews::Level { level, offset } => (level, offset),
+        ClockNews::Jumped { by } => {
+            let moved_ms = millis(by);
+            warn!(moved_ms, "the store's clock or this node's was set");
+            return;
+        }
+    };
+    let (offset_ms, error_ms) = (millis(offset.nanos), offset.error.millis_up());
+    match level {
+        Level::Fine => info!(
+            offset_ms,
+            error_ms, "the store's clock and this node's agree"
+        ),
+        Level::Warn => warn!(offset_ms, error_ms, "{APART}"),
+        Level::Alarm => error!(offset_ms, error_ms, "{APART}"),
+    }
+}
+
+fn millis(nanos: i64) -> f64 {
+    nanos as f64 / 1e6
 }
 
 /// Learns the secret of the nodes that share the store, or gives them `own`, and begins to count
@@ -188,14 +217,27 @@ pub(crate) async fn keep_secret(limiter: &Limiter<Counters>, mut secret: Secret,
     }
 }
 
-/// Says why the store cannot be used, if it is known.
+/// Says why the store cannot be used.
 pub(crate) fn tell_fault(limiter: &Limiter<Counters>) {
+    let fault = why_not_met(limiter);
+    warn!(fault, "the store is not met yet; {LOCAL}");
+}
+
+/// Why the store cannot be used, as far as it is known.
+pub(crate) fn why_not_met(limiter: &Limiter<Counters>) -> String {
     let Counters::Shared(shared) = limiter.store() else {
-        return;
+        return String::new();
     };
-    match shared.bare.last_fault() {
-        Some(fault) => warn!(%fault, "the store is not met yet; {LOCAL}"),
-        None => warn!("the store is not met yet; {LOCAL}"),
+    let fault = shared.bare.last_fault().map(|fault| fault.to_string());
+    let known = fault.or_else(|| shared.refusal.lock().clone());
+    known.unwrap_or_else(|| "it does not answer in time".to_owned())
+}
+
+/// The nodes that share the store, once the list of them is complete.
+pub(crate) fn roster(limiter: &Limiter<Counters>) -> Vec<NodeId> {
+    match limiter.store() {
+        Counters::Shared(shared) => shared.store.store().roster(),
+        Counters::Memory(_) => Vec::new(),
     }
 }
 
@@ -205,11 +247,13 @@ impl Shared {
     where
         F: Future<Output = Result<Secret, SecretError>>,
     {
-        let mut told = None;
         loop {
             self.bare.ready().await;
             let refusal = match ask().await {
-                Ok(secret) => return secret,
+                Ok(secret) => {
+                    *self.refusal.lock() = None;
+                    return secret;
+                }
                 Err(SecretError::Gone) => continue,
                 Err(refusal) => refusal,
             };
@@ -217,9 +261,8 @@ impl Shared {
                 self.bare.lock();
             }
             let why = refusal.to_string();
-            if told.as_ref() != Some(&why) {
+            if self.refusal.lock().replace(why.clone()).as_ref() != Some(&why) {
                 error!("{why}; {LOCAL}");
-                told = Some(why);
             }
             tokio::time::sleep(ASK_AGAIN).await;
         }

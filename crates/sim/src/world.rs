@@ -113,8 +113,8 @@ impl World {
     pub(crate) fn start(&self, node: usize) {
         let scenario = &self.scenario;
         let began = Nanos::from_secs(self.sim.draw(|rng| rng.below(100_000)));
-        let runtime = NodeRuntime::new(&self.sim, node, began);
         let skew = Nanos::new(scenario.skew.get() * node as u64);
+        let runtime = NodeRuntime::new(&self.sim, node, began, DATE.plus(skew));
         let sent = &self.sent;
         let link = Link::new(&self.sim, &self.hit(), node, skew, self.variant, sent);
         let way = Divided::new(&self.cluster, link);
@@ -142,7 +142,7 @@ impl World {
             sim: self.sim.clone(),
             skew,
         };
-        let store = resilient_parts(way.clone(), runtime, wall.now(), settings, watch);
+        let store = resilient_parts(way.clone(), runtime, settings, watch);
         let store = Backwards {
             store,
             turned: self.variant == Variant::WideFirst,

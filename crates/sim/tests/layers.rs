@@ -45,12 +45,12 @@ impl Bench {
         let model = Arc::new(Mutex::new(Model::new(DATE)));
         let (sent, events) = (Arc::default(), Arc::new(Mutex::new(Vec::new())));
         let link = Link::new(&sim, &model, 0, Nanos::ZERO, Variant::Shipped, &sent);
-        let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7));
+        let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
         let told = Arc::clone(&events);
         let watcher = Arc::new(move |event| told.lock().push(event));
         let cluster = Arc::new(Cluster::new([Arc::clone(&model)]));
         let parts = Divided::new(&cluster, link);
-        let store = resilient(parts, runtime, DATE, settings, watcher);
+        let store = resilient(parts, runtime, settings, watcher);
         sim.run_until(MS(1_500)); // until the list of nodes is known to be complete
         Bench {
             sim,

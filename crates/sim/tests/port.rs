@@ -59,7 +59,7 @@ fn bare() -> Simulated<Link> {
 /// A node that has met its store.
 fn guarded() -> Simulated<Fallback<Link, NodeRuntime>> {
     let sim = Sim::new(1);
-    let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(5));
+    let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(5), DATE);
     let settings = Settings {
         // Hours pass in these claims.
         ping_every: Nanos::from_secs(60),

@@ -143,7 +143,7 @@ fn a_store_that_comes_and_goes_fails_no_decision_and_admits_no_more_than_told() 
             ..Settings::default()
         };
         let runtime = TokioRuntime::new().expect("randomness");
-        let store = resilient(fickle, runtime, clock.wall(), settings, watcher);
+        let store = resilient(fickle, runtime, settings, watcher);
         let store = Arc::new(store);
         ready.recv().await.expect("the node meets its store");
         let admitted = Arc::new(AtomicU64::new(0));

@@ -10,20 +10,23 @@ use tidegate::http::ResetStyle;
 use tidegate::observe::{Metrics, process};
 use tidegate::{Limiter, Secret, resilience};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use super::{Exit, ServeArgs, complain};
 use crate::address::Place;
 use crate::config::{Layer, Reset, Settings};
-use crate::counters::{Counters, exact, join, keep_secret, tell_fault};
+use crate::counters::{Counters, exact, join, keep_secret, tell_fault, why_not_met};
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
 use crate::edges::admin::serve::Admin;
 use crate::edges::http::serve::Public;
 use crate::ids::Ids;
+use crate::kept::Kept;
 use crate::live::{self, Live};
 use crate::logs;
 use crate::net::listener::{Bounds, Ending, Listener};
+use crate::secret_file;
 use crate::service::Service;
 use crate::sink;
 use crate::store_choice::StoreChoice;
@@ -40,6 +43,8 @@ const SWEEP_TABLES: usize = 8;
 
 /// How long the start waits for a shared store.
 const JOIN_WITHIN: Duration = Duration::from_secs(2);
+/// The same where there is no start without it: it may be starting too.
+const REQUIRED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why the service does not run.
 enum Failure {
@@ -47,6 +52,8 @@ enum Failure {
     Config(String),
     /// The system does not let it.
     System(String),
+    /// It was told not to start without its store.
+    NoStore(String),
 }
 
 pub(super) fn run(args: ServeArgs) -> Exit {
@@ -74,6 +81,10 @@ pub(super) fn run(args: ServeArgs) -> Exit {
         Err(Failure::System(reason)) => {
             error!("{reason}");
             Exit::Failed
+        }
+        Err(Failure::NoStore(reason)) => {
+            error!("the store cannot be met, and --require-store is set: {reason}");
+            Exit::Unreachable
         }
     };
     sink::flush();
@@ -103,8 +114,11 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let signals = Signals::listen().map_err(system)?;
     let (drain, idle) = Drain::new();
     let own = own_secret(&settings)?;
-    let service = Arc::new(service(&settings, own.as_ref(), &drain)?);
-    join_soon(&service, own).await;
+    let kept = Kept::open(settings.data.as_deref());
+    let kept = kept.map_err(|error| Failure::Config(format!("--data: {error}")))?;
+    let service = Arc::new(service(&settings, own.as_ref(), &kept, &drain)?);
+    join_soon(&service, own, settings.require_store).await?;
+    kept.follow(&service);
     let live = Live::start(&service, settings.rules.as_deref()).map_err(system)?;
     let live = Arc::new(live);
     let token_file = settings.admin_token_file.as_deref();
@@ -172,17 +186,18 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
 
 /// The secret this node was given, if any.
 fn own_secret(settings: &Settings) -> Result<Option<Secret>, Failure> {
-    let Some(file) = &settings.secret_file else {
-        return Ok(None);
-    };
-    let fault = |reason: String| Failure::Config(format!("{}: {reason}", file.display()));
-    let bytes = std::fs::read(file).map_err(|error| fault(error.to_string()))?;
-    let secret = Secret::from_bytes(&bytes).map_err(|error| fault(error.to_string()))?;
-    Ok(Some(secret))
+    let file = settings.secret_file.as_deref();
+    file.map(secret_file::read)
+        .transpose()
+        .map_err(Failure::Config)
 }
 
-/// Meets the other nodes at the store they share. The service starts without it if it must.
-async fn join_soon(service: &Arc<Service>, own: Option<Secret>) {
+/// Meets the other nodes at the store they share. The service starts without it if it must and may.
+async fn join_soon(
+    service: &Arc<Service>,
+    own: Option<Secret>,
+    required: bool,
+) -> Result<(), Failure> {
     let joining = Arc::clone(service);
     let (done, joined) = oneshot::channel();
     tokio::spawn(async move {
@@ -192,16 +207,33 @@ async fn join_soon(service: &Arc<Service>, own: Option<Secret>) {
             keep_secret(&joining.limiter, secret, own.is_some()).await;
         }
     });
-    let met = async {
+    let joined = async {
         let _joined_or_refused = joined.await;
-        exact(&service.limiter).await;
     };
-    if tokio::time::timeout(JOIN_WITHIN, met).await.is_err() {
+    let exact = exact(&service.limiter);
+    let met = match required {
+        false => {
+            let both = async { (joined.await, exact.await) };
+            timeout(JOIN_WITHIN, both).await.is_ok()
+        }
+        true => {
+            let joined = timeout(REQUIRED_WITHIN, joined).await;
+            joined.map_err(|_| Failure::NoStore(why_not_met(&service.limiter)))?;
+            timeout(JOIN_WITHIN, exact).await.is_ok()
+        }
+    };
+    if !met {
         tell_fault(&service.limiter);
     }
+    Ok(())
 }
 
-fn service(settings: &Settings, own: Option<&Secret>, drain: &Drain) -> Result<Service, Failure> {
+fn service(
+    settings: &Settings,
+    own: Option<&Secret>,
+    kept: &Kept,
+    drain: &Drain,
+) -> Result<Service, Failure> {
     let no_randomness =
         |error: getrandom::Error| Failure::System(format!("no randomness: {error}"));
     let secret = match own {
@@ -218,9 +250,12 @@ fn service(settings: &Settings, own: Option<&Secret>, drain: &Drain) -> Result<S
             let own = resilience::Settings {
                 nodes: settings.nodes,
                 budget: settings.store_budget.into(),
+                clock: settings.clock,
+                me: Some(kept.me()),
+                roster: kept.nodes(),
                 ..resilience::Settings::default()
             };
-            let shared = Counters::shared(url.expose(), own, clock);
+            let shared = Counters::shared(url.expose(), own);
             shared.map_err(|error| Failure::Config(error.to_string()))?
         }
     };

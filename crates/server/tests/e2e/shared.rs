@@ -1,12 +1,13 @@
 //! Several nodes on one real Redis: one count, also after it was lost, and no need of it to start.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tidegate_parts::{Authority, Program, Sentinels, Server as Redis, free_port};
 
 use crate::http::{Client, ask};
-use crate::server::{DEADLINE, Server, unit};
+use crate::server::{BINARY, DEADLINE, Server, unit};
 
 /// A node that waits for its store as long as it takes: exactness must not depend on this machine.
 fn node(store: &str) -> Server {
@@ -142,4 +143,49 @@ fn nodes_follow_a_failover() {
     }
     let after: usize = clients.iter_mut().map(|c| passed(c, 100).len()).sum();
     assert_eq!(after, 40);
+}
+
+/// How a service ends that will not start.
+fn ends(flags: &[&str]) -> (Option<i32>, String) {
+    let quiet = ["serve", "--http", "127.0.0.1:0", "--admin", "off"];
+    let output = Command::new(BINARY)
+        .args(quiet)
+        .args(flags)
+        .output()
+        .unwrap();
+    (
+        output.status.code(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+#[test]
+fn a_node_that_must_not_start_without_its_store_ends_with_69_and_the_reason() {
+    let url = format!("redis://:planted-secret@127.0.0.1:{}", free_port());
+    let (code, said) = ends(&["--store", &url, "--require-store"]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("see whether the server runs"), "{said}");
+    assert!(!said.contains("planted-secret"), "{said}");
+
+    let redis = Redis::redis7();
+    redis.ask(&["SET", "tg:ctl:secret", "check:of-others"]);
+    let (code, said) = ends(&["--store", &redis.url(), "--require-store"]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("--secret-file"), "{said}");
+}
+
+#[test]
+fn a_node_that_must_not_start_without_its_store_starts_with_it() {
+    let redis = Redis::redis7();
+    let node = Server::with(
+        "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour }\n",
+        &[
+            "--store",
+            &redis.url(),
+            "--store-budget",
+            "30000",
+            "--require-store",
+        ],
+    );
+    assert_eq!(node.post("/v1/check", &ask("192.0.2.1", "/x")).status, 200);
 }

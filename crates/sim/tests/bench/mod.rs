@@ -72,13 +72,13 @@ impl Bench {
         let (sent, told) = (Arc::default(), Arc::<Told>::default());
         let link = Link::new(&sim, &like, 0, Nanos::ZERO, Variant::Shipped, &sent);
         let way = Divided::new(&cluster, link);
-        let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7));
+        let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
         let settings = Settings {
             denials: 64,
             ..Settings::default()
         };
         let watch: Arc<dyn PartWatch> = told.clone();
-        let store = resilient_parts(way.clone(), runtime, DATE, settings, watch);
+        let store = resilient_parts(way.clone(), runtime, settings, watch);
         sim.run_until(MS(1_500)); // until the lists of nodes are known to be complete
         Bench {
             sim,

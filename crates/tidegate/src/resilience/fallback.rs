@@ -14,6 +14,7 @@ use tidegate_core::store::{
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
+use super::clock_watch::ClockReading;
 use super::event::Watcher;
 use super::memory::Memory;
 use super::node::Node;
@@ -90,9 +91,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         self.node.store_time()
     }
 
-    /// The nodes as last listed, to be kept for the next start.
+    /// The nodes as last listed, to be kept for the next start; none until the list is complete.
     pub fn roster(&self) -> Vec<NodeId> {
         self.node.roster()
+    }
+
+    /// How far the store's clock is from this node's, once it has answered.
+    pub fn clock_reading(&self) -> Option<ClockReading> {
+        self.node.clock_reading()
     }
 
     /// Charges a set, without the store if it is later than `until` or would be.

@@ -35,10 +35,9 @@ mod undo;
 use std::sync::Arc;
 
 use tidegate_core::store::{NodeId, Parts};
-use tidegate_core::units::Nanos;
 
 pub use self::breaker::{Breaker, Change};
-pub use self::clock_watch::{ClockNews, ClockWatch, Level, Offset, Tolerance};
+pub use self::clock_watch::{ClockNews, ClockReading, ClockWatch, Level, Offset, Tolerance};
 pub use self::deny_cache::DenyCache;
 pub use self::event::{Event, Watcher};
 pub use self::fallback::Fallback;
@@ -50,29 +49,27 @@ use crate::runtime::Runtime;
 /// A shared store that may fail, with everything around it.
 pub type Resilient<P, R> = DenyCache<Spread<P, R>, R>;
 
-/// Puts everything around a store and its parts, in order. `wall` is the time of day. The node it
-/// makes has an id of its own.
+/// Puts everything around a store and its parts, in order. The node it makes has the id that the
+/// settings name, else one of its own.
 pub fn resilient<P: Parts + 'static, R: Runtime>(
     parts: P,
     runtime: R,
-    wall: Nanos,
     settings: Settings,
     watcher: Watcher,
 ) -> Resilient<P, R> {
     let watch = Arc::new(AsOne::new(watcher));
-    resilient_parts(parts, runtime, wall, settings, watch)
+    resilient_parts(parts, runtime, settings, watch)
 }
 
 /// The same, for someone who wants to know of each part.
 pub fn resilient_parts<P: Parts + 'static, R: Runtime>(
     parts: P,
     runtime: R,
-    wall: Nanos,
     settings: Settings,
     watch: Arc<dyn PartWatch>,
 ) -> Resilient<P, R> {
     let (denials, at_most) = (settings.denials, settings.denied_at_most);
-    let me = NodeId(runtime.random());
-    let spread = Spread::new(parts, runtime.clone(), me, wall, settings, watch);
+    let me = settings.me.unwrap_or_else(|| NodeId(runtime.random()));
+    let spread = Spread::new(parts, runtime.clone(), me, settings, watch);
     DenyCache::new(spread, runtime, denials, at_most)
 }

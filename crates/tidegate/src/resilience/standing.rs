@@ -217,9 +217,12 @@ impl Standing {
         }
     }
 
-    /// The nodes as last listed.
+    /// The nodes as last listed; none as long as the list may be short, because whoever took a short
+    /// one for the whole would hold the shares of others.
     pub(super) fn roster(&self) -> Vec<NodeId> {
-        self.roster.iter().map(|(node, _)| *node).collect()
+        let complete = self.listing == Listing::Complete;
+        let roster = self.roster.iter().filter(|_| complete);
+        roster.map(|(node, _)| *node).collect()
     }
 
     /// How many nodes to reckon with.
@@ -286,8 +289,10 @@ mod tests {
         assert_eq!(standing.heard(&done, SECOND, || false), Next::Believe);
         assert_eq!(standing.nodes(), 8, "others may be about to be listed");
         assert_eq!(standing.division(1).place, None);
+        assert_eq!(standing.roster(), [], "nor is such a list kept");
         standing.heard(&done, Nanos::from_secs(2), || false);
         assert_eq!(standing.nodes(), 2);
+        assert_eq!(standing.roster(), [1, 2].map(NodeId));
     }
 
     /// A store that takes over from another may not have heard the last of it.

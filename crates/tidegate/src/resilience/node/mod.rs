@@ -4,6 +4,7 @@
 //! often, which is also this node's sign of life; merging the mirror into a store that lost counts;
 //! charging to the store what was admitted without it. All of it goes through the guard.
 
+mod clock;
 mod push;
 mod recovery;
 
@@ -16,6 +17,7 @@ use tidegate_core::algorithms::Division;
 use tidegate_core::store::{ChargeSet, Life, NodeId, Outcome, Probe, Slot, Store};
 use tidegate_core::units::Nanos;
 
+use super::clock_watch::ClockWatch;
 use super::event::{Event, Watcher};
 use super::guard::Guard;
 use super::memory::Memory;
@@ -37,6 +39,8 @@ pub(super) struct Node<S, R> {
     pub(super) runtime: R,
     pub(super) memory: Arc<Memory>,
     pub(super) clock: StoreClock,
+    /// Whether it and this node's wall clock agree.
+    watch: Mutex<ClockWatch>,
     standing: Mutex<Standing>,
     /// What `standing` says, for the path of a decision.
     exact: AtomicBool,
@@ -64,6 +68,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             guard: Guard::new(store, runtime.clone(), &settings, Arc::clone(&watcher)),
             memory,
             clock: StoreClock::new(runtime.now(), wall),
+            watch: Mutex::new(ClockWatch::new(settings.clock)),
             standing: Mutex::new(Standing::new(me, &settings)),
             exact: AtomicBool::new(false),
             runtime,
@@ -161,7 +166,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         }
     }
 
-    /// The nodes as last listed.
+    /// The nodes as last listed, once that list is complete.
     pub(super) fn roster(&self) -> Vec<NodeId> {
         self.standing.lock().roster()
     }

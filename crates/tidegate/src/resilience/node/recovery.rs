@@ -49,6 +49,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             return;
         };
         self.clock.note(sent, now, vitals.at);
+        self.watch_clock(now.since(sent), vitals.at);
         let (was_known, next) = {
             let mut standing = self.standing.lock();
             // One that was never met and should hold what this node remembers took over from another.

@@ -25,6 +25,7 @@ use tidegate_core::units::Nanos;
 use self::groups::Places;
 pub(super) use self::watch::AsOne;
 pub use self::watch::PartWatch;
+use super::clock_watch::ClockReading;
 use super::event::Watcher;
 use super::fallback::Fallback;
 use super::memory::Memory;
@@ -75,16 +76,16 @@ struct Place<S, R> {
 type Distinct<S, R> = SmallVec<[Place<S, R>; 2]>;
 
 impl<P: Parts + 'static, R: Runtime> Spread<P, R> {
-    /// Stands in for each of `parts`, as the node `me`. `wall` is the time of day, which has to do until
-    /// a part tells its own. Starts without any of them.
+    /// Stands in for each of `parts`, as the node `me`. Starts without any of them.
     pub fn new(
         parts: P,
         runtime: R,
         me: NodeId,
-        wall: Nanos,
         settings: Settings,
         watch: Arc<dyn PartWatch>,
     ) -> Self {
+        // The time of day has to do until a part tells its own.
+        let wall = runtime.wall();
         let inner = Arc::new(Inner {
             parts,
             met: ArcSwap::default(),
@@ -104,6 +105,13 @@ impl<P: Parts + 'static, R: Runtime> Spread<P, R> {
     /// The nodes as last listed by any part, to be kept for the next start.
     pub fn roster(&self) -> Vec<NodeId> {
         self.0.to_begin_with().roster
+    }
+
+    /// How far the clocks of this node and of a part are apart: of the part that is the furthest off.
+    pub fn clock_reading(&self) -> Option<ClockReading> {
+        let met = self.0.met.load();
+        let readings = met.iter().filter_map(|met| met.store.clock_reading());
+        readings.max_by_key(|reading| reading.offset.nanos.unsigned_abs())
     }
 }
 

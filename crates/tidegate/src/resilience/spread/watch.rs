@@ -58,7 +58,7 @@ impl PartWatch for AsOne {
                     parts.inexact.insert(part);
                     true
                 }
-                Event::Seeded { .. } | Event::Pushed { .. } => true,
+                Event::Seeded { .. } | Event::Pushed { .. } | Event::Clock(_) => true,
             }
         };
         if news {

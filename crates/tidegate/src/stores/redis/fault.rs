@@ -4,6 +4,7 @@
 //! there the text is looked at. What is not in the table counts as an outage: the fallback decides,
 //! and the message is told.
 
+use std::error::Error;
 use std::fmt;
 
 use redis::{ErrorKind, RedisError};
@@ -225,6 +226,15 @@ const TLS_TABLE: &[(&str, &str)] = &[
 const AUTHORITY: &str = "give the certificate of the server's authority with `?ca=FILE`";
 const CLUSTER: &str = "this is a cluster; write redis+cluster://HOST:PORT";
 
+/// What a user of the server lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Denied {
+    /// The right to run a command.
+    Command,
+    /// The right to a key.
+    Key,
+}
+
 const NEEDED: &str = "grant the user the commands and keys it needs";
 
 const TIMEOUT: &str = "no answer in time";
@@ -248,6 +258,21 @@ impl Fault {
     /// The first word of the server's answer, or what happened to the connection.
     pub fn code(&self) -> &str {
         &self.code
+    }
+
+    /// Whether nothing came back, as opposed to a refusal.
+    pub fn is_silence(&self) -> bool {
+        self.action == Action::Reconnect || self.code == TIMEOUT
+    }
+
+    /// Which right is missing, if that is what is wrong.
+    pub fn denied(&self) -> Option<Denied> {
+        let by_script = self.code == "ERR" && self.cure == NEEDED;
+        match self.code == "NOPERM" || by_script {
+            true if self.detail.contains(" key") => Some(Denied::Key),
+            true => Some(Denied::Command),
+            false => None,
+        }
     }
 
     /// Whether the connection it came from is of no more use.
@@ -395,10 +420,13 @@ impl Fault {
             let cure = "see whether the server runs and can be reached";
             (Action::Reconnect, error.category(), cure)
         };
+        let system = error.source().filter(|_| error.is_io_error());
+        let system = system.map(|system| system.to_string());
+        let detail = error.detail().map(str::to_owned).or(system);
         Fault {
             action,
             code: code.to_owned(),
-            detail: said(error.detail().unwrap_or_default(), secret),
+            detail: said(&detail.unwrap_or_default(), secret),
             cure,
             redirect: None,
         }
@@ -472,4 +500,65 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts of Redis 7.0 and 8.2 and Valkey 8.1 and 9.1, outside of scripts and inside.
+    #[test]
+    fn a_missing_right_is_told_from_other_refusals() {
+        for (code, detail, want) in [
+            (
+                "NOPERM",
+                "this user has no permissions to run the 'hset' command",
+                Some(Denied::Command),
+            ),
+            (
+                "NOPERM",
+                "User x has no permissions to run the 'hset' command",
+                Some(Denied::Command),
+            ),
+            (
+                "NOPERM",
+                "No permissions to access a key",
+                Some(Denied::Key),
+            ),
+            (
+                "NOPERM",
+                "this user has no permissions to access one of the keys used as arguments",
+                Some(Denied::Key),
+            ),
+            (
+                "ERR",
+                "The user executing the script can't run this command or subcommand script: f_1",
+                Some(Denied::Command),
+            ),
+            (
+                "ERR",
+                "The user executing the script can't access at least one of the keys mentioned",
+                Some(Denied::Key),
+            ),
+            (
+                "READONLY",
+                "You can't write against a read only replica.",
+                None,
+            ),
+            ("ERR", "syntax error near a key", None),
+        ] {
+            let fault = Fault::answered(code, detail, None);
+            assert_eq!(fault.denied(), want, "{detail}");
+            assert!(!fault.is_silence());
+        }
+        assert!(Fault::not_connected(None).is_silence());
+    }
+
+    #[test]
+    fn what_the_system_says_of_a_connection_is_told() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let fault = Fault::of(&RedisError::from(refused), None);
+        assert!(fault.to_string().contains("connection refused"), "{fault}");
+        assert!(fault.is_silence());
+    }
+}

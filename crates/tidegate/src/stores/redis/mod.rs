@@ -23,6 +23,7 @@ mod books;
 #[cfg(test)]
 mod claims;
 mod cluster;
+mod console;
 mod fault;
 mod gate;
 mod lane;
@@ -51,10 +52,11 @@ use std::time::Instant;
 use tidegate_core::store::{Charge, StoreError};
 use tidegate_core::units::Nanos;
 
-pub use self::fault::{Action, Fault};
+pub use self::console::{Console, Said, ScriptText, SignedIn};
+pub use self::fault::{Action, Denied, Fault};
 pub use self::link::RedisConfig;
 pub use self::parts::Redis;
-pub use self::secret::SecretError;
+pub use self::secret::{SecretError, SecretKept};
 
 use self::link::Call;
 use self::memo::Memo;

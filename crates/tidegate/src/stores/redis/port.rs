@@ -229,7 +229,12 @@ impl RedisStore {
 }
 
 /// The decision on a set, from what the script found; it must be the script's own.
-fn decided(set: &ChargeSet<'_>, plan: &Plan, reply: &Reply, intent: Intent) -> Answer<Outcome> {
+pub(super) fn decided(
+    set: &ChargeSet<'_>,
+    plan: &Plan,
+    reply: &Reply,
+    intent: Intent,
+) -> Answer<Outcome> {
     let script = scripts::CHARGE;
     let admitted = reply.verdict().map_err(|error| refused(script, error))?;
     let outcome = open(script, &set.charges, plan, reply)?.decide(set, intent);

@@ -21,7 +21,7 @@ use super::way::Way;
 use super::{RedisStore, refused, scripts};
 
 /// The register of nodes of a server that is alone.
-const NODES: &[u8] = b"tg:ctl:nodes";
+pub(super) const NODES: &[u8] = b"tg:ctl:nodes";
 /// How long a beat lasts, in milliseconds: many times as long as nodes take to renew it.
 const LASTS: &[u8] = b"3000";
 /// How long a register of a cluster stays without a beat, in milliseconds: its slot may have moved, and
@@ -154,6 +154,15 @@ fn life(run: u64, epoch: u64) -> Life {
 
 fn hex(number: u64) -> String {
     format!("{number:016x}")
+}
+
+/// One entry of the register, as `scripts/beat.lua` writes it: the node, and when it last beat.
+pub(super) fn signed(node: &str, beat: &str) -> Option<(NodeId, Nanos)> {
+    let node = u64::from_str_radix(node, 16)
+        .ok()
+        .filter(|_| node.len() == 16)?;
+    let (millis, _seeded) = beat.split_once(' ')?;
+    Some((NodeId(node), Nanos::from_millis(millis.parse().ok()?)))
 }
 
 /// What `scripts/beat.lua` answers.
