@@ -19,7 +19,7 @@ use tidegate::units::{Cost, Nanos};
 use tidegate_core::subject::{FingerprintKey, RuleName};
 
 use crate::client::BenchError;
-use crate::load::KEYS;
+use crate::load::{CONNECTIONS, KEYS};
 
 pub(crate) type Bare = RedisStore;
 pub(crate) type Guarded = Resilient<RedisStore, TokioRuntime>;
@@ -124,7 +124,11 @@ impl<S: Store> Tidegate<S> {
 }
 
 async fn connect(server: SocketAddr) -> Result<RedisStore, BenchError> {
-    let store = RedisStore::open(&RedisConfig::new(&format!("redis://{server}")))?;
+    let config = RedisConfig {
+        connections: CONNECTIONS,
+        ..RedisConfig::new(&format!("redis://{server}"))
+    };
+    let store = RedisStore::open(&config)?;
     store.ready().await;
     Ok(store)
 }
