@@ -18,6 +18,6 @@ mod shifted_clock;
 pub use authority::{Authority, Certificate};
 pub use cluster::Cluster;
 pub use proxy::{Fault, Proxy};
-pub use sentinel::{Sentinels, WATCHED};
+pub use sentinel::{Sentinel, Sentinels, WATCHED};
 pub use servers::{Program, Server, free_port};
 pub use shifted_clock::ShiftedClock;

@@ -1,4 +1,4 @@
-//! A primary, its replicas, and three sentinels that watch them.
+//! A primary, its replicas, and sentinels that watch them.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -14,11 +14,13 @@ pub const WATCHED: &str = "counters";
 pub struct Sentinels {
     /// The servers; the first is the primary until a failover.
     pub servers: Vec<Server>,
-    watchers: Vec<Watcher>,
+    watchers: Vec<Sentinel>,
 }
 
-struct Watcher {
-    port: u16,
+/// A single sentinel.
+pub struct Sentinel {
+    /// Where it listens, on loopback.
+    pub port: u16,
     child: Child,
     _folder: TempDir,
 }
@@ -46,7 +48,7 @@ impl Sentinels {
                 |role| role.contains("connected"),
             );
         }
-        let watchers = (0..3).map(|_| Watcher::start(&servers[0])).collect();
+        let watchers = (0..3).map(|_| Sentinel::start(&servers[0])).collect();
         let sentinels = Sentinels { servers, watchers };
         for port in sentinels.ports() {
             let ask = || redis_cli(port, &["SENTINEL", "CKQUORUM", WATCHED]);
@@ -106,28 +108,33 @@ impl Sentinels {
     }
 }
 
-impl Watcher {
-    fn start(primary: &Server) -> Watcher {
+impl Sentinel {
+    fn start(primary: &Server) -> Sentinel {
+        Sentinel::with(primary.port(), 2, &[])
+    }
+
+    /// One that watches the primary on a port, for as many as `quorum`; `options` as on a command line.
+    pub fn with(primary: u16, quorum: u8, options: &[String]) -> Sentinel {
         let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
         let path = folder.path().join("sentinel.conf");
         let config = format!(
             "port {port}\nbind 127.0.0.1\n\
-             sentinel monitor {WATCHED} 127.0.0.1 {} 2\n\
+             sentinel monitor {WATCHED} 127.0.0.1 {primary} {quorum}\n\
              sentinel down-after-milliseconds {WATCHED} 500\n\
-             sentinel failover-timeout {WATCHED} 4000\n",
-            primary.port()
+             sentinel failover-timeout {WATCHED} 4000\n"
         );
         fs::write(&path, config).expect("a configuration");
         let child = Command::new("redis-server")
             .arg(path)
             .arg("--sentinel")
+            .args(options)
             .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("no redis-server ({error}): run scripts/tools"));
-        let watcher = Watcher {
+        let sentinel = Sentinel {
             port,
             child,
             _folder: folder,
@@ -137,11 +144,11 @@ impl Watcher {
             || redis_cli(port, &["PING"]),
             |answer| answer == "PONG",
         );
-        watcher
+        sentinel
     }
 }
 
-impl Drop for Watcher {
+impl Drop for Sentinel {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use tidegate_parts::{Program, Server as Redis, free_port};
+use tidegate_parts::{Authority, Program, Sentinels, Server as Redis, free_port};
 
 use crate::http::{Client, ask};
 use crate::server::{DEADLINE, Server, unit};
@@ -105,4 +105,41 @@ fn a_node_starts_without_its_store_and_meets_it_later() {
         !log.iter()
             .any(|line| line.to_string().contains("planted-secret"))
     );
+}
+
+/// The whole service by TLS: what the store needs for it is there without the binary's doing.
+#[test]
+fn a_node_counts_in_a_store_by_tls() {
+    let (authority, port) = (Authority::new(), free_port());
+    let shown = authority.sign(&["localhost"]);
+    let own = authority.sign(&["client.example"]);
+    let options = shown.options(port, &authority);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let _redis = Redis::start(Program::Redis7, &options);
+    let node = node(&format!(
+        "rediss://localhost:{port}?ca={}&cert={}&key={}",
+        authority.file().display(),
+        own.certificate.display(),
+        own.key.display()
+    ));
+    exact(&node);
+    assert_eq!(passed(&mut node.client(), 3), [99, 98, 97]);
+}
+
+/// Two nodes through a failover: nothing is forgotten, nobody is asked to restart.
+#[test]
+fn nodes_follow_a_failover() {
+    let mut sentinels = Sentinels::start(1);
+    let nodes = [node(&sentinels.url()), node(&sentinels.url())];
+    nodes.iter().for_each(exact);
+    let mut clients = nodes.each_ref().map(Server::client);
+    let before: usize = clients.iter_mut().map(|c| passed(c, 30).len()).sum();
+    assert_eq!(before, 60);
+    sentinels.servers[0].kill();
+    for node in &nodes {
+        until("a loss", || node.metric("tidegate_store_losses_total") >= 1);
+        exact(node);
+    }
+    let after: usize = clients.iter_mut().map(|c| passed(c, 100).len()).sum();
+    assert_eq!(after, 40);
 }

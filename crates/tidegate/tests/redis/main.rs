@@ -10,6 +10,7 @@ mod keys;
 mod life;
 mod reconnect;
 mod reign;
+mod rotation;
 mod sentinel;
 mod size;
 mod tls;

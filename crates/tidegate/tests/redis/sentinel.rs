@@ -225,7 +225,8 @@ fn a_single_sentinel_is_believed() {
     let server = Server::redis7();
     on_runtime(async {
         let only = FakeSentinel::start(Says::Primary(server.port())).await;
-        let counter = Counter::of(store(&url(&[only])).await);
+        let by_name = url(&[only]).replace("127.0.0.1", "localhost");
+        let counter = Counter::of(store(&by_name).await);
         counter.counts_on_from(1_000).await;
     });
 }

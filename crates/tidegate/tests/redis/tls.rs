@@ -6,7 +6,7 @@ use tidegate::stores::redis::{Action, Fault, RedisConfig, RedisStore};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::Store;
 use tidegate_core::subject::RuleName;
-use tidegate_parts::{Authority, Certificate, Program, Server, free_port};
+use tidegate_parts::{Authority, Certificate, Program, Sentinel, Server, WATCHED, free_port};
 
 use crate::{charge, eventually, limit, on_runtime, set, store};
 
@@ -137,5 +137,29 @@ fn what_is_no_certificate_is_refused_when_the_store_is_opened() {
         let url = format!("rediss://localhost?cert={file}&key={file}");
         let told = RedisStore::open(&RedisConfig::new(&url)).expect_err("no key");
         assert!(told.to_string().contains("PEM"), "{told}");
+    });
+}
+
+#[test]
+fn sentinels_and_the_server_they_tell_of_are_both_reached_by_tls() {
+    let encrypted = Encrypted::start(&["127.0.0.1"], "no");
+    let port = free_port();
+    let shown = encrypted.authority.sign(&["127.0.0.1"]);
+    let mut options = shown.options(port, &encrypted.authority);
+    options.extend(["--tls-replication", "yes", "--tls-auth-clients", "no"].map(str::to_owned));
+    let _sentinel = Sentinel::with(encrypted.port, 1, &options);
+    on_runtime(async {
+        let url = |authority: &Authority| {
+            let ca = authority.file();
+            format!(
+                "rediss+sentinel://127.0.0.1:{port}/{WATCHED}?ca={}",
+                ca.display()
+            )
+        };
+        counts(&store(&url(&encrypted.authority)).await).await;
+        let other = Authority::new();
+        let told = refused(&url(&other)).await;
+        assert!(told.starts_with("sentinel: no TLS"), "{told}");
+        assert!(told.contains("`?ca=FILE`"), "{told}");
     });
 }

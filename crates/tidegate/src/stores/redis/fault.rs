@@ -300,11 +300,11 @@ impl Fault {
             action: fault.action,
             code: format!("sentinel: {}", fault.code),
             detail: fault.detail.clone(),
-            cure: match fault.action {
-                Action::AskOperator if fault.code != "bad certificate" => {
+            cure: match (fault.action, fault.code.as_str()) {
+                (_, "NOAUTH" | "WRONGPASS" | "NOPERM" | "authentication failed") => {
                     "give the login of the sentinels with `?sentinel_user=` and `sentinel_pass=`"
                 }
-                Action::AskOperator => fault.cure,
+                (Action::AskOperator, _) => fault.cure,
                 _ => "see whether the sentinels run and can be reached",
             },
         }

@@ -4,6 +4,7 @@
 //! and connects anew when it does not, with growing and jittered pauses. Where to is asked anew each
 //! time. What a connection answers counts only while its server reigns.
 
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -119,7 +120,9 @@ impl Lane {
         let client = self.route.access().client(&place)?;
         let secret = client.get_connection_info().redis_settings().password();
         let secret = secret.map(str::to_owned);
-        let greeted = self.greet(&client).await;
+        // Whatever happens on the way, a lane is never stuck.
+        let greeted = tokio::time::timeout(LONG_PAUSE, self.greet(&client)).await;
+        let greeted = greeted.unwrap_or_else(|_| Err(io::Error::from(ErrorKind::TimedOut).into()));
         let (connection, read_only, info) = greeted.map_err(|error| {
             let fault = Fault::of(&error, secret.as_deref());
             match self.route.access().tls {
@@ -186,21 +189,23 @@ impl Lane {
                 () = self.broken.notified() => {}
                 () = turned => {}
                 () = self.route.left(Some(&live.place)) => self.reign.end(live.run),
-                () = tokio::time::sleep(ASK_EVERY) => self.ask(live, &mut missed).await,
+                answer = self.ask(live) => match answer {
+                    Ok(_) => missed = 0,
+                    Err(fault) => {
+                        missed += 1;
+                        if missed == MOST_MISSED {
+                            self.give_up(live, fault);
+                        }
+                    }
+                },
             }
         }
     }
 
-    async fn ask(&self, live: &Arc<Live>, missed: &mut u32) {
-        match self.send(live, &redis::cmd("PING")).await {
-            Ok(_) => *missed = 0,
-            Err(fault) => {
-                *missed += 1;
-                if *missed == MOST_MISSED {
-                    self.give_up(live, fault);
-                }
-            }
-        }
+    /// Asks an idle connection, after a while, whether it still stands. Cancel-safe.
+    async fn ask(&self, live: &Arc<Live>) -> Result<Value, Fault> {
+        tokio::time::sleep(ASK_EVERY).await;
+        self.send(live, &redis::cmd("PING")).await
     }
 }
 
