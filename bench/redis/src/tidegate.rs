@@ -53,15 +53,8 @@ impl Tidegate<Guarded> {
             budget: Nanos::from_secs(1),
             ..Settings::default()
         };
-        let wall = SystemClock::new().wall();
         let store = connect(server).await?;
-        let store = resilient(
-            store,
-            TokioRuntime::new()?,
-            wall,
-            settings,
-            Arc::new(|_| ()),
-        );
+        let store = resilient(store, TokioRuntime::new()?, settings, Arc::new(|_| ()));
         let tidegate = Tidegate::around(store, allowance)?;
         tidegate.until_exact().await?;
         Ok(tidegate)

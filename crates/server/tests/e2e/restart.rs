@@ -4,9 +4,8 @@ use std::path::Path;
 
 use tidegate_parts::Server as Redis;
 
-use crate::concurrent::unit;
 use crate::http::ask;
-use crate::server::{Server, wait_for};
+use crate::server::{Server, unit, wait_for};
 
 /// A node that keeps what it knows in `data`.
 fn node(store: &str, data: &Path) -> Server {
