@@ -10,6 +10,8 @@ use super::seen::{Info, Seen, Silent, setting};
 const NEARLY_FULL: u64 = 90;
 /// A replica that is heard of less often is not to be counted on. They report every second.
 const LAG_SECS: u64 = 10;
+/// However many a server claims to have.
+const MOST_REPLICAS: u64 = 100;
 
 pub(super) fn eviction(info: &Seen<Info>) -> Finding {
     let check = "eviction";
@@ -147,7 +149,7 @@ fn lag(check: &'static str, info: &Info, replicas: u64) -> Finding {
     let written = info.number("master_repl_offset").unwrap_or(0);
     let number = |name: &str, part| info.part(name, part)?.parse::<u64>().ok();
     let (mut behind, mut silent, mut away) = (0, 0, 0);
-    for name in (0..replicas).map(|i| format!("slave{i}")) {
+    for name in (0..replicas.min(MOST_REPLICAS)).map(|i| format!("slave{i}")) {
         behind = behind.max(written.saturating_sub(number(&name, "offset").unwrap_or(0)));
         silent = silent.max(number(&name, "lag").unwrap_or(0));
         away += u64::from(info.part(&name, "state") != Some("online"));

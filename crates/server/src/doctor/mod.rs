@@ -94,7 +94,7 @@ async fn open(order: &Order) -> Result<Console, Fault> {
 fn unreached(fault: &Fault) -> Finding {
     let found = match fault.is_silence() {
         true => fault.to_string(),
-        false => format!("it answers, but refuses: {fault}"),
+        false => format!("the store cannot be used: {fault}"),
     };
     Finding::fail("reach", found, "nothing else could be seen")
 }

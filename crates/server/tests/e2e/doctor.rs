@@ -133,6 +133,11 @@ fn nobody_there_is_69_and_a_silent_server_is_not_waited_for_for_long() {
     report.says("reach", "FAIL", "see whether the server runs");
     assert!(!report.out.contains("planted-password") && !report.err.contains("planted-password"));
 
+    let report = doctor("redis://:planted-password@localhost:no-port", &[]);
+    report.ends(1);
+    report.says("reach", "FAIL", "write redis://HOST:PORT");
+    assert!(!report.out.contains("planted-password") && !report.err.contains("planted-password"));
+
     let redis = Redis::redis7();
     redis.freeze();
     let report = doctor(&redis.url(), &["--json"]);

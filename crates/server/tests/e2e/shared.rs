@@ -1,7 +1,7 @@
 //! Several nodes on one real Redis: one count, also after it was lost, and no need of it to start.
 
 use std::collections::BTreeSet;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tidegate_parts::{Authority, Program, Sentinels, Server as Redis, free_port};
@@ -147,12 +147,19 @@ fn nodes_follow_a_failover() {
 
 /// How a service ends that will not start.
 fn ends(flags: &[&str]) -> (Option<i32>, String) {
-    let quiet = ["serve", "--http", "127.0.0.1:0", "--admin", "off"];
-    let output = Command::new(BINARY)
-        .args(quiet)
+    let mut child = Command::new(BINARY)
+        .args(["serve", "--http", "127.0.0.1:0", "--admin", "off"])
         .args(flags)
-        .output()
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
+    let deadline = Instant::now() + DEADLINE;
+    while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ended_or_ends_now = child.kill();
+    let output = child.wait_with_output().unwrap();
     (
         output.status.code(),
         String::from_utf8(output.stderr).unwrap(),
