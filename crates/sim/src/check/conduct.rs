@@ -80,7 +80,8 @@ fn wrong_clock(case: &Case<'_>) -> Option<String> {
             .max(record.at.since(record.truth));
         gap > BUDGET.plus(BUDGET)
     };
-    // Who has not met the store yet has only its own clock, and of a part that took over, another's.
+    // Who has not met the store yet has only its own clock; and who has met one part may not have met
+    // the next.
     let met = |record: &&Record| {
         let mut events = case.history.events.iter();
         let died = case
@@ -94,10 +95,10 @@ fn wrong_clock(case: &Case<'_>) -> Option<String> {
             exact && *at >= since && *at <= record.done
         })
     };
-    let took_over = fault == Fault::Failover && case.scenario.parts > 1;
+    let meets_parts = fault == Fault::NodeDeath && case.scenario.parts > 1;
     let mut records = case.history.records.iter();
     let wrong = records.find(|record| {
-        let knew = met(record) && !took_over;
+        let knew = met(record) && !meets_parts;
         off(record) && (knew || !is_local(record))
     })?;
     Some(format!("{wrong:?}"))

@@ -94,6 +94,13 @@ impl Cluster {
         self.lines.lock().insert(slot_of(subject), line);
     }
 
+    /// Deals out all slots, one to each line in turn.
+    pub fn deal(&self) {
+        let lines = self.lines();
+        let slots = (0..SLOTS as u16).map(|slot| (Slot(slot), usize::from(slot) % lines));
+        self.lines.lock().extend(slots);
+    }
+
     /// Another store takes over a line. It is a part of its own.
     pub fn take_over(&self, line: usize, id: PartId, model: SharedModel) {
         let mut members = self.members.lock();

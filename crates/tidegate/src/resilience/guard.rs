@@ -158,7 +158,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         call: impl Future<Output = Answer<T>> + Send,
     ) -> Answer<T> {
         let _place = self.enter()?;
-        let budget = self.left(until, self.budget)?;
+        let budget = self.remains(until, self.budget)?;
         let answer = within(&self.runtime, budget, pin!(call)).await;
         match answer {
             Some(answer) => self.counted(answer),
@@ -166,18 +166,25 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         }
     }
 
-    /// What is left of a budget until `until`, if anything.
-    fn left(&self, until: Nanos, budget: Nanos) -> Answer<Nanos> {
+    /// Whether counters have left this store: that it does not have them is no failure of its own.
+    fn left(&self, set: &ChargeSet<'_>) -> bool {
+        let mut charges = set.charges.iter();
+        charges.any(|charge| self.slot(charge.subject).is_none())
+    }
+
+    /// What remains of a budget until `until`, if anything.
+    fn remains(&self, until: Nanos, budget: Nanos) -> Answer<Nanos> {
         match until.since(self.runtime.now()).min(budget) {
             Nanos::ZERO if budget > Nanos::ZERO => Err(away(Away::NoTime, Nanos::ZERO)),
-            left => Ok(left),
+            remains => Ok(remains),
         }
     }
 
-    /// There was no answer. Who was given less than the whole budget is not to blame.
+    /// There was no answer. Who was given less than half of the budget is not to blame: it went
+    /// elsewhere.
     fn late<T>(&self, waited: Nanos, budget: Nanos) -> Answer<T> {
         let late = Err(away(Away::Late, waited));
-        match waited < budget {
+        match waited < Nanos::new(budget.get() / 2) {
             true => late,
             false => self.counted(late),
         }
@@ -241,16 +248,21 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     ) -> Answer<Vec<Answer<Outcome>>> {
         let _place = self.enter()?;
         let (budget, life) = (self.budget_of(sets), self.life());
-        let left = self.left(until, budget)?;
+        let remains = self.remains(until, budget)?;
         let mut charging = self.charging(sets)?;
-        match within(&self.runtime, left, charging.as_mut()).await {
+        match within(&self.runtime, remains, charging.as_mut()).await {
             Some((_, answers)) => {
-                let counted = answers.into_iter().map(|answer| self.counted(answer));
+                let answers = sets.iter().zip(answers);
+                let counted =
+                    answers.map(|(set, answer)| match answer.is_err() && self.left(set) {
+                        true => answer,
+                        false => self.counted(answer),
+                    });
                 Ok(counted.collect())
             }
             None => {
                 self.wait_on(charging, life);
-                self.late(left, budget)
+                self.late(remains, budget)
             }
         }
     }

@@ -124,3 +124,90 @@ impl<'a> Group<'a> {
         self.of.extend(other.of);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+    use tidegate_core::store::{Charge, Terms};
+    use tidegate_core::subject::{Fingerprint, RuleName};
+    use tidegate_core::units::{Cost, Nanos};
+
+    use super::*;
+
+    /// Charges as words: how they are named, `e`, `q` or `s` for their role, and a letter for where
+    /// they are. The steps as the numbers of charges, with `|` where the role changes.
+    #[track_caller]
+    fn check(charges: &str, want: &str) {
+        let words: Vec<Vec<char>> = charges.split(' ').map(|w| w.chars().collect()).collect();
+        let rule = RuleName::new("groups");
+        let spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(1));
+        let limit = Limit::compile(&spec, Precision::Memory).unwrap();
+        let terms: Vec<Terms> = words.iter().map(|word| terms(word[0])).collect();
+        let set = ChargeSet {
+            charges: words
+                .iter()
+                .zip(&terms)
+                .map(|(word, terms)| Charge {
+                    subject: Fingerprint::new(u128::from(word[2])),
+                    rule: &rule,
+                    rate: 0,
+                    limit: Cow::Borrowed(&limit),
+                    cost: Cost::ONE,
+                    role: role(word[1]),
+                    terms,
+                })
+                .collect(),
+        };
+        let places: Places = words.iter().map(|word| word[2] as usize).collect();
+        let steps = Steps::of(&set, &places);
+        let told = |groups: &[Group<'_>]| {
+            let numbers = |g: &Group<'_>| g.of.iter().map(usize::to_string).collect::<String>();
+            groups.iter().map(numbers).collect::<Vec<_>>().join(" ")
+        };
+        let all = [&steps.enforced, &steps.quotas, &steps.shadows];
+        let all = all.map(|groups| told(groups)).join("|");
+        assert_eq!(all, want, "{charges}");
+    }
+
+    fn terms(named_by: char) -> Terms {
+        Terms {
+            named_by: named_by.to_digit(10).map_or(0, |digit| digit as u8),
+            ..Terms::USUAL
+        }
+    }
+
+    fn role(letter: char) -> Role {
+        match letter {
+            'e' => Role::Enforce,
+            'q' => Role::Quota,
+            _ => Role::Shadow,
+        }
+    }
+
+    #[test]
+    fn narrow_before_wide_and_what_is_together_in_one_step() {
+        check("0ea 1eb 2ec", "2 1 0||");
+        check("1ea 1eb 1ea", "02 1||");
+        check("0ea 2ea 1eb", "1 2 0||");
+        check("1ea 2ea 0eb", "10 2||");
+    }
+
+    #[test]
+    fn budgets_after_what_is_enforced_and_with_it_where_there_is_one_place() {
+        check("0qa 1ea", "10||");
+        check("0qa 1eb", "1|0|");
+        check("0qa 0qb 1eb", "2|0 1|");
+        check("0qa 0qb 0qa", "|02 1|");
+    }
+
+    #[test]
+    fn those_who_watch_go_with_the_last_to_decide_if_it_alone_decides() {
+        check("1ea 0sa", "01||");
+        check("1ea 0eb 0sa", "0 1||2");
+        check("1ea 0qb 0sb 0sa", "0|12|3");
+        check("0qa 0qb 0sb", "|0 1|2");
+        check("0sa 0sb", "||0 1");
+    }
+}

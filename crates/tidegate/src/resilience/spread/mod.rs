@@ -135,11 +135,15 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
             .iter()
             .cloned()
             .partition(|met| ids.contains(&met.id) || self.parts.part(met.id).is_some());
+        // Who comes as another goes takes over from it: its time is the best guess.
+        let time = gone
+            .first()
+            .map_or_else(|| self.time(), |met| met.store.time());
         let known = |id: &PartId| stay.iter().any(|met| met.id == *id);
         let new: Vec<Met<P::Part, R>> = ids
             .into_iter()
             .filter(|id| !known(id))
-            .filter_map(|id| self.meet(id))
+            .filter_map(|id| self.meet(id, time))
             .collect();
         if new.is_empty() && gone.is_empty() {
             return;
@@ -151,13 +155,13 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
             .store(Arc::new(stay.into_iter().chain(new).collect()));
     }
 
-    fn meet(&self, id: PartId) -> Option<Met<P::Part, R>> {
+    fn meet(&self, id: PartId, time: Nanos) -> Option<Met<P::Part, R>> {
         let part = self.parts.part(id)?;
         self.watch.met(id);
         let watch = Arc::clone(&self.watch);
         let watcher: Watcher = Arc::new(move |event| watch.told(id, event));
         let (memory, runtime) = (Arc::clone(&self.memory), self.runtime.clone());
-        let (time, settings) = (self.time(), self.to_begin_with());
+        let settings = self.to_begin_with();
         let store = Fallback::beside(part, memory, runtime, self.me, time, settings, watcher);
         Some(Met { id, store })
     }
