@@ -146,6 +146,11 @@ impl Sentinel {
         );
         sentinel
     }
+
+    /// What it answers to one command, as `redis-cli` prints it.
+    pub fn ask(&self, command: &[&str]) -> String {
+        redis_cli(self.port, command)
+    }
 }
 
 impl Drop for Sentinel {

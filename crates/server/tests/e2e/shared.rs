@@ -196,3 +196,32 @@ fn a_node_that_must_not_start_without_its_store_starts_with_it() {
     );
     assert_eq!(node.post("/v1/check", &ask("192.0.2.1", "/x")).status, 200);
 }
+
+#[test]
+fn no_password_of_a_store_reaches_the_log() {
+    let redis = Redis::start(Program::Redis7, &["--requirepass", "another"]);
+    let (port, nobody) = (redis.port(), free_port());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "planted-secret").unwrap();
+    let stores = [
+        format!("redis://:planted-secret@127.0.0.1:{port}"),
+        format!("redis://127.0.0.1:{port}?password_file={}", file.display()),
+        format!("rediss://:planted-secret@127.0.0.1:{nobody}"),
+        format!(
+            "redis+sentinel://:planted-secret@127.0.0.1:{nobody}/n?sentinel_pass=planted-secret"
+        ),
+        format!("redis+sentinel://127.0.0.1:{port}/n?sentinel_pass=planted-secret"),
+    ];
+    let nodes = stores.each_ref().map(|store| node(store));
+    for node in nodes {
+        let first = node.post("/v1/check", &ask("192.0.2.1", "/x")).json();
+        assert_eq!(first["source"], "fallback");
+        node.signal("TERM");
+        let (_, log) = node.wait_end();
+        let log: Vec<String> = log.iter().map(ToString::to_string).collect();
+        let told = log.iter().any(|line| line.contains("store"));
+        assert!(told, "{log:?}");
+        assert!(!log.concat().contains("planted-secret"), "{log:?}");
+    }
+}

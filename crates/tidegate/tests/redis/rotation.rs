@@ -71,5 +71,9 @@ fn a_password_file_is_read_anew() {
         fs::remove_file(&file).expect("no file");
         let told = RedisStore::open(&RedisConfig::new(&url)).expect_err("no file");
         assert!(told.to_string().contains("`password_file`"), "{told}");
+        // Nor is the path told: it may be the password itself.
+        let url = format!("redis://{place}?password_file=planted-1");
+        let told = RedisStore::open(&RedisConfig::new(&url)).expect_err("no file");
+        assert!(!format!("{told} {told:?}").contains("planted"), "{told}");
     });
 }

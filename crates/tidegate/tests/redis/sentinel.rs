@@ -6,7 +6,7 @@ use tidegate::stores::redis::{Action, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{Store, StoreError};
 use tidegate_core::subject::RuleName;
-use tidegate_parts::{Program, Sentinels, Server};
+use tidegate_parts::{Program, Sentinel, Sentinels, Server, WATCHED};
 
 use crate::fake_sentinel::{FakeSentinel, Says, url};
 use crate::{charge, direct, eventually, limit, on_runtime, script_calls, set, store};
@@ -247,6 +247,29 @@ fn a_server_that_calls_itself_a_replica_is_not_counted_on() {
         direct(&replica, &["REPLICAOF", "NO", "ONE"]);
         let ready = tokio::time::timeout(Duration::from_secs(20), store.ready());
         ready.await.expect("a primary now");
+    });
+}
+
+/// As `docs/redis.md` has it.
+#[test]
+fn the_documented_permissions_suffice_for_the_sentinels() {
+    let server = Server::redis7();
+    let sentinel = Sentinel::with(server.port(), 1, &[]);
+    let page = include_str!("../../../../docs/redis.md");
+    let mut lines = page.lines().map(str::trim);
+    let recipe = lines.find(|line| line.starts_with("ACL SETUSER tidegate-sentinel "));
+    let recipe = recipe.expect("a recipe").replace("PASSWORD", "pa55");
+    let words: Vec<&str> = recipe.split_whitespace().collect();
+    assert_eq!(sentinel.ask(&words), "OK");
+    sentinel.ask(&["ACL", "SETUSER", "default", "resetpass", ">other"]);
+    on_runtime(async {
+        let place = format!("127.0.0.1:{}/{WATCHED}", sentinel.port);
+        let login = "sentinel_user=tidegate-sentinel&sentinel_pass=pa55";
+        let counter = Counter::of(store(&format!("redis+sentinel://{place}?{login}")).await);
+        counter.counts_on_from(1_000).await;
+        let clients = sentinel.ask(&["-a", "other", "CLIENT", "LIST"]);
+        let mut ours = clients.lines().filter(|line| line.contains("tidegate"));
+        assert!(ours.any(|line| line.contains(" sub=1 ")), "{clients}");
     });
 }
 

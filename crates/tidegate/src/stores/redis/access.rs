@@ -126,7 +126,7 @@ impl Password {
             Password::Given(password) => Ok(Some(password.clone())),
             Password::InFile(path) => {
                 let text = fs::read_to_string(path);
-                let text = text.map_err(|error| unreadable("password_file", path, &error))?;
+                let text = text.map_err(|error| unreadable("password_file", &error))?;
                 Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
             }
         }
@@ -136,7 +136,7 @@ impl Password {
 impl Certificates {
     fn read(&self) -> Result<TlsCertificates, Fault> {
         let read = |option: &'static str, path: &Path| {
-            fs::read(path).map_err(|error| unreadable(option, path, &error))
+            fs::read(path).map_err(|error| unreadable(option, &error))
         };
         let authorities = self.authorities.as_deref();
         let own = match &self.own {
@@ -153,8 +153,9 @@ impl Certificates {
     }
 }
 
-fn unreadable(option: &str, path: &Path, error: &io::Error) -> Fault {
-    let detail = format!("`{option}` {} ({error})", path.display());
+/// The path is not told: it may be a password that was written in the wrong place.
+fn unreadable(option: &str, error: &io::Error) -> Fault {
+    let detail = format!("`{option}` ({error})");
     Fault::of_operator("unreadable file", &detail, "write a file that can be read")
 }
 
