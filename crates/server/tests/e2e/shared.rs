@@ -4,18 +4,24 @@ use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tidegate_parts::{Authority, Program, Sentinels, Server as Redis, free_port};
+use tidegate_parts::{Authority, Cluster, Program, Sentinels, Server as Redis, free_port};
 
 use crate::http::{Client, ask};
 use crate::server::{BINARY, DEADLINE, Server, unit};
 
-/// A node that waits for its store as long as it takes: exactness must not depend on this machine.
 fn node(store: &str) -> Server {
-    let rules = format!(
-        "version: 1\nrules:\n  - {{ name: r, by: ip, rate: 100/{}, algorithm: fixed-window }}\n",
-        unit()
-    );
-    Server::with(&rules, &["--store", store, "--store-budget", "30000"])
+    with_rules(store, &[("r", "ip", 100)])
+}
+
+/// A node that waits for its store as long as it takes: exactness must not depend on this machine.
+fn with_rules(store: &str, rules: &[(&str, &str, u32)]) -> Server {
+    let mut text = "version: 1\nrules:\n".to_owned();
+    for (name, by, count) in rules {
+        let rate = format!("{count}/{}", unit());
+        text +=
+            &format!("  - {{ name: {name}, by: {by}, rate: {rate}, algorithm: fixed-window }}\n");
+    }
+    Server::with(&text, &["--store", store, "--store-budget", "30000"])
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -224,4 +230,27 @@ fn no_password_of_a_store_reaches_the_log() {
         assert!(told, "{log:?}");
         assert!(!log.concat().contains("planted-secret"), "{log:?}");
     }
+}
+
+/// A ceiling that is in another slot than most clients: each is charged in turn, and all of it passes.
+#[test]
+fn nodes_share_a_ceiling_in_a_cluster() {
+    let cluster = Cluster::start();
+    let store = format!("redis+cluster://{}", cluster.servers[0].address());
+    let rules = [("each", "ip", 3), ("all", "global", 40)];
+    let nodes = [with_rules(&store, &rules), with_rules(&store, &rules)];
+    nodes.iter().for_each(exact);
+    let mut clients = nodes.each_ref().map(Server::client);
+    let mut by: [Vec<u32>; 2] = [Vec::new(), Vec::new()];
+    for i in 0..100 {
+        let address = format!("192.0.2.{}", i % 20);
+        let reply = clients[i % 3 % 2].post("/v1/check", &ask(&address, "/x"));
+        let answer = reply.json();
+        assert_eq!(answer["source"], "exact", "{answer}");
+        by[usize::from(reply.status == 200)].push(i.try_into().unwrap());
+    }
+    // Two for each of the twenty addresses, then none.
+    let [refused, passed] = by;
+    assert_eq!(passed, Vec::from_iter(0..40));
+    assert_eq!(refused.len(), 60);
 }
