@@ -90,6 +90,37 @@ impl Sentinels {
         ports.next().expect("a sentinel that knows the primary")
     }
 
+    /// Returns when all sentinels name the same primary and all other servers follow it. Who does not is
+    /// told to: the sentinels would do so too, after ten seconds.
+    pub fn settle(&self) {
+        let ask = || self.unsettled().unwrap_or_default();
+        until("one primary with replicas", ask, str::is_empty);
+    }
+
+    /// What is not as it will be.
+    fn unsettled(&self) -> Option<String> {
+        let named = |port| redis_cli(port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", WATCHED]);
+        let named: Vec<String> = self.ports().into_iter().map(named).collect();
+        let primary = self.primary();
+        let agreed = |name: &String| name.ends_with(&format!("\n{primary}"));
+        if !named.iter().all(agreed) {
+            return Some(format!("{named:?}"));
+        }
+        self.servers.iter().find_map(|server| {
+            let (role, of) = (server.ask(&["ROLE"]), primary.to_string());
+            let is_primary = server.port() == primary;
+            let follows = role.starts_with("slave") && role.contains(&of);
+            if !is_primary && !follows {
+                server.ask(&["REPLICAOF", "127.0.0.1", &of]);
+            }
+            let settled = match is_primary {
+                true => role.starts_with("master"),
+                false => follows && role.contains("connected"),
+            };
+            (!settled).then_some(role)
+        })
+    }
+
     /// Orders a failover; returns when another server is the primary.
     pub fn fail_over(&self) {
         let before = self.primary();

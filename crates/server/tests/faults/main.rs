@@ -10,6 +10,7 @@
 mod amnesia;
 mod clocks;
 mod exact;
+mod failover;
 mod fleet;
 mod glitches;
 mod history;

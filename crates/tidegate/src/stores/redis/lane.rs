@@ -235,7 +235,11 @@ const MOST_MISSED: u32 = 3;
 /// A connection that stood as long as that was a good one.
 const STANDS: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// So short that a server which is back is found before the good pings that are asked of it are over:
+/// a refused connection costs nobody anything.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// For credentials and permissions that somebody may be about to change in a file.
+const FILE_PAUSE: Duration = Duration::from_secs(2);
 /// For what no retry cures: credentials, permissions, names.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 
@@ -258,9 +262,10 @@ pub(super) async fn keep(lane: Arc<Lane>) {
             Err(fault) => {
                 let waits_for_operator = fault.action() == Action::AskOperator;
                 lane.last.store(Some(Arc::new(fault)));
-                match waits_for_operator && !lane.route.access().is_in_files() {
-                    true => LONG_PAUSE,
-                    false => LONGEST_PAUSE,
+                match (waits_for_operator, lane.route.access().is_in_files()) {
+                    (false, _) => LONGEST_PAUSE,
+                    (true, true) => FILE_PAUSE,
+                    (true, false) => LONG_PAUSE,
                 }
             }
         };
