@@ -66,7 +66,7 @@ fn guarded() -> Simulated<Fallback<Link, NodeRuntime>> {
         ..Settings::default()
     };
     let watcher = Arc::new(|_| {});
-    let store = Fallback::new(link(&sim), runtime, NodeId(1), DATE, settings, watcher);
+    let store = Fallback::new(link(&sim), runtime, NodeId(1), settings, watcher);
     sim.run_until(Nanos::from_millis(100));
     Simulated { sim, store }
 }
@@ -74,7 +74,7 @@ fn guarded() -> Simulated<Fallback<Link, NodeRuntime>> {
 /// The same of a store in three parts. Charges of several subjects are in several of them.
 fn in_parts() -> Simulated<Spread<Divided, NodeRuntime>> {
     let sim = Sim::new(1);
-    let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(5));
+    let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(5), DATE);
     let models = [(); 3].map(|()| Arc::new(Mutex::new(Model::new(DATE))));
     let cluster = Arc::new(Cluster::new(models));
     cluster.deal();
@@ -83,7 +83,7 @@ fn in_parts() -> Simulated<Spread<Divided, NodeRuntime>> {
         ping_every: Nanos::from_secs(60),
         ..Settings::default()
     };
-    let store = Spread::new(way, runtime, NodeId(1), DATE, settings, Arc::new(Nobody));
+    let store = Spread::new(way, runtime, NodeId(1), settings, Arc::new(Nobody));
     sim.run_until(Nanos::from_millis(100));
     Simulated { sim, store }
 }
