@@ -38,16 +38,10 @@ impl<S, R> Clone for Fallback<S, R> {
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
-    /// Stands in for `store`, as the node `me`. `wall` is the time of day, which has to do until the
-    /// store tells its own. Starts without the store.
-    pub fn new(
-        store: S,
-        runtime: R,
-        me: NodeId,
-        wall: Nanos,
-        settings: Settings,
-        watcher: Watcher,
-    ) -> Self {
+    /// Stands in for `store`, as the node `me`. Starts without the store.
+    pub fn new(store: S, runtime: R, me: NodeId, settings: Settings, watcher: Watcher) -> Self {
+        // The time of day has to do until the store tells its own.
+        let wall = runtime.wall();
         let memory = Arc::new(Memory::new(wall, &settings));
         Fallback::beside(store, memory, runtime, me, wall, settings, watcher)
     }
