@@ -11,13 +11,13 @@ use tidegate::rules::{SourceFile, parse};
 use tidegate::{Fate, Limiter, Policy, Request, Secret};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, ChargeSet, OnStoreFailure, Outcome, Role, Source, Store, Terms,
+    Charge, ChargeSet, OnStoreFailure, Outcome, Refund, Refunded, Role, Source, Store, Terms,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{Cluster, Divided, Link, Model, SharedModel, Weather};
+use tidegate_sim::model::{Cluster, Divided, Intent, Link, Model, SharedModel, Weather};
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
@@ -307,4 +307,47 @@ fn a_store_that_forgot_is_given_back_what_this_node_remembers() {
     assert!(bench.events.lock().contains(&Event::Lost));
     assert!(bench.booked() >= 7, "{}", bench.booked());
     assert_eq!(bench.charge(1).source, Source::Exact);
+}
+
+/// Another node was the first to meet the emptied store, so there is a record again, only of less. What it
+/// admits until the loss is known was in nobody's memory, and lost when memories were merged by maximum.
+#[test]
+fn what_an_emptied_store_admits_before_that_is_known_is_charged_too() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.model.lock().tells_life = false;
+    assert!(bench.charge(5).admitted);
+    {
+        let mut model = bench.model.lock();
+        model.forget_everything();
+        let now = model.time(bench.sim.now());
+        let others = bench.set(1);
+        assert!(model.counters.decide(&others, Intent::Charge, now).admitted);
+    }
+    assert_eq!(bench.charge(1).source, Source::Exact);
+    bench.pass(MS(300));
+    assert!(bench.events.lock().contains(&Event::Lost));
+    assert_eq!(bench.booked(), 6);
+}
+
+/// The same with a store that holds less because something was given back: then nothing is owed.
+#[test]
+fn what_a_store_admits_after_a_refund_is_charged_once() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.model.lock().tells_life = false;
+    assert!(bench.charge(5).admitted);
+    {
+        let mut model = bench.model.lock();
+        let now = model.time(bench.sim.now());
+        let refund = Refund {
+            id: 1,
+            charged: now,
+            until: now.plus(Nanos::from_secs(60)),
+            set: bench.set(4),
+        };
+        assert_eq!(model.counters.refund(&refund, now), Refunded::Done);
+    }
+    assert_eq!(bench.charge(1).source, Source::Exact);
+    bench.pass(MS(300));
+    assert_eq!(bench.charge(1).source, Source::Exact);
+    assert_eq!(bench.booked(), 3);
 }

@@ -145,8 +145,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             now,
             confirmed: Nanos::new(self.confirmed.load(Ordering::Acquire)),
         };
-        for (charge, seen) in set.charges.iter().zip(&outcome.seen) {
-            if self.memory.mirror.note(charge, seen, outcome.at, by) {
+        let readings = outcome.readings.iter().zip(&outcome.seen);
+        for (charge, (reading, seen)) in set.charges.iter().zip(readings) {
+            let spent = match outcome.admitted && reading.verdict.allows() {
+                true => charge.cost.get(),
+                false => 0,
+            };
+            let mirror = &self.memory.mirror;
+            if mirror.note(charge, spent, seen, outcome.at, by) {
                 self.ask_soon();
             }
         }
@@ -161,9 +167,23 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             news
         };
         if news {
-            (self.watcher)(Event::Lost);
+            self.tell_loss();
             self.recover_soon();
         }
+    }
+
+    /// The store has turned out to have lost counts. What it admitted before that was known is owed:
+    /// no memory of any node includes it.
+    fn tell_loss(&self) {
+        let (mirror, owed) = (&self.memory.mirror, &self.memory.local.owed);
+        let confirmed = Nanos::new(self.confirmed.load(Ordering::Acquire));
+        let holds = |subject| self.guard.slot(subject).is_some();
+        for (charge, admitted) in mirror.take_doubtful(holds, confirmed) {
+            let (charge, now) = (charge.owing(admitted), self.store_time());
+            let empty_at = mirror.empties_at(&charge).unwrap_or(now);
+            owed.spend(&charge, &charge.limit, now, empty_at);
+        }
+        (self.watcher)(Event::Lost);
     }
 
     /// The nodes as last listed, once that list is complete.

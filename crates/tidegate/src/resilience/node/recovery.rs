@@ -71,7 +71,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             Next::Believe => self.settle_soon(),
             Next::Seed | Next::Wait => {
                 if next == Next::Seed && was_known {
-                    (self.watcher)(Event::Lost);
+                    self.tell_loss();
                 }
                 self.recover_soon();
             }
