@@ -121,12 +121,15 @@ impl Sentinels {
         })
     }
 
-    /// Orders a failover; returns when another server is the primary.
+    /// Orders a failover, again if it comes to nothing; returns when another server is the primary.
     pub fn fail_over(&self) {
         let before = self.primary();
         let port = self.ports()[0];
-        let order = || redis_cli(port, &["SENTINEL", "FAILOVER", WATCHED]);
-        until("a failover", order, |answer| answer == "OK");
+        let order = || {
+            redis_cli(port, &["SENTINEL", "FAILOVER", WATCHED]);
+            self.primary().to_string()
+        };
+        until("a failover", order, |port| port != before.to_string());
         self.moved_from(before);
     }
 

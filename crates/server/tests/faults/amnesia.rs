@@ -12,7 +12,7 @@ use crate::rates::Rate;
 
 /// At the loss half of one limit is used, three quarters of another, and nearly all of the third.
 const BEFORE: Duration = Duration::from_secs(5);
-const AFTER: Duration = Duration::from_secs(8);
+const AFTER: Duration = Duration::from_secs(7);
 const PER_SECOND: u32 = 150;
 
 /// What traffic that reaches all nodes gets of its limit through a quick loss, in hundredths.

@@ -11,8 +11,8 @@ use crate::history::{History, Record, now};
 use crate::load::Load;
 use crate::rates::Rate;
 
-/// Long enough for two full windows, whenever it begins.
-const PHASE: Duration = Duration::from_secs(8);
+/// Long enough for one window to settle in and a full one to judge, wherever it begins.
+const PHASE: Duration = Duration::from_secs(7);
 /// A whole number of windows: an edge by the store's clock is one by the true clock.
 const TWO_HOURS: Duration = Duration::from_secs(7_200);
 

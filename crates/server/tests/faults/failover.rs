@@ -9,6 +9,7 @@ use crate::fleet::Fleet;
 use crate::history::{Record, now};
 use crate::load::Load;
 use crate::rates::{Rate, SHARE};
+use crate::server::wait_for;
 
 const FAILOVERS: usize = 10;
 const CALM: Duration = Duration::from_secs(3);
@@ -32,6 +33,10 @@ fn fail_over(sentinels: &mut Sentinels, end: End) -> Nanos {
         End::Frozen => servers[old].freeze(),
         End::Relieved => sentinels.fail_over(),
     }
+    // A vote may come to nothing, and the next is held eight seconds later.
+    wait_for(&format!("a new primary, {end:?}"), || {
+        (sentinels.primary() != before).then_some(())
+    });
     sentinels.moved_from(before);
     let (moved, old) = (now(), &mut sentinels.servers[old]);
     match end {

@@ -30,7 +30,7 @@ fn a_slow_store_is_waited_for_or_given_up_and_not_by_turns() {
         let mut scene = Scene::new();
         let played = scene.play(CALM, |scene| {
             scene.line.set(Fault::Delay(late));
-            wait(12);
+            wait(10);
             scene.line.set(Fault::None);
         });
         scene.report(&format!("replies {late:?} late"), &played);
