@@ -115,7 +115,10 @@ impl Cluster {
             }
         }
         match best {
-            Some(told) if known.takes(told.epoch, Instant::now()) => self.adopt(told.map),
+            Some(told) if known.takes(told.epoch, Instant::now()) => {
+                self.last.store(None);
+                self.adopt(told.map)
+            }
             _ => Found::Nothing,
         }
     }
