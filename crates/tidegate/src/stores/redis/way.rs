@@ -7,7 +7,7 @@ use redis::Value;
 use tidegate_core::store::Slot;
 use tidegate_core::subject::Fingerprint;
 
-use super::cluster::Route;
+use super::cluster::Branch;
 use super::fault::Fault;
 use super::link::{Call, Errand, Link};
 use super::redirect::Entry;
@@ -18,7 +18,7 @@ pub(super) enum Way {
     /// To a server that has everything.
     Straight(Arc<Link>),
     /// To a primary of a cluster, and on to where it sends us.
-    Routed(Route),
+    Branch(Branch),
 }
 
 impl Way {
@@ -26,7 +26,7 @@ impl Way {
     pub(super) async fn call(&self, call: &Call<'_>) -> Result<Value, Fault> {
         match self {
             Way::Straight(link) => link.send(Errand::Script(call), Entry::Plain).await.0,
-            Way::Routed(route) => route.call(call).await,
+            Way::Branch(branch) => branch.call(call).await,
         }
     }
 
@@ -34,7 +34,7 @@ impl Way {
     pub(super) async fn call_each(&self, calls: &[Call<'_>]) -> Vec<Result<Value, Fault>> {
         match self {
             Way::Straight(link) => link.call_each(calls).await,
-            Way::Routed(route) => route.call_each(calls).await,
+            Way::Branch(branch) => branch.call_each(calls).await,
         }
     }
 
@@ -42,7 +42,7 @@ impl Way {
     pub(super) async fn ready(&self) {
         match self {
             Way::Straight(link) => link.ready().await,
-            Way::Routed(route) => route.ready().await,
+            Way::Branch(branch) => branch.ready().await,
         }
     }
 
@@ -58,7 +58,7 @@ impl Way {
     pub(super) fn run(&self) -> Option<u64> {
         match self {
             Way::Straight(link) => link.run(),
-            Way::Routed(route) => route.cluster.seat(route.part)?.link.run(),
+            Way::Branch(branch) => branch.cluster.seat(branch.part)?.link.run(),
         }
     }
 
@@ -66,7 +66,7 @@ impl Way {
     pub(super) fn slot(&self, subject: Fingerprint) -> Option<Slot> {
         match self {
             Way::Straight(_) => Some(Slot(0)),
-            Way::Routed(route) => route.slot(subject),
+            Way::Branch(branch) => branch.slot(subject),
         }
     }
 }
@@ -76,7 +76,7 @@ impl fmt::Debug for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Way::Straight(link) => link.fmt(f),
-            Way::Routed(route) => route.part.fmt(f),
+            Way::Branch(branch) => branch.part.fmt(f),
         }
     }
 }
