@@ -50,7 +50,7 @@ impl Way {
     pub(super) fn last_fault(&self) -> Option<Fault> {
         match self {
             Way::Straight(link) => link.last_fault(),
-            Way::Routed(route) => route.cluster.seat(route.part)?.link.last_fault(),
+            Way::Branch(branch) => branch.cluster.seat(branch.part)?.link.last_fault(),
         }
     }
 
