@@ -1,11 +1,14 @@
 //! What one subject costs a server: the growth of its memory, keys and expiry included.
 
+use std::time::Duration;
+
+use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{ChargeSet, Store};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
-use crate::{charge, direct, info, on_runtime, set, store};
+use crate::{charge, direct, info, on_runtime, set};
 use tidegate_parts::{Program, Server};
 
 const SUBJECTS: u128 = 100_000;
@@ -14,7 +17,13 @@ const SUBJECTS: u128 = 100_000;
 fn bytes(program: Program, algorithm: Algorithm, rates: u8) -> u64 {
     let server = Server::start(program, &[]);
     on_runtime(async {
-        let store = store(&server.url()).await;
+        // As long as it takes: sizes do not depend on the speed of this machine.
+        let store = RedisStore::open(&RedisConfig {
+            reply_timeout: Duration::from_secs(60),
+            ..RedisConfig::new(&server.url())
+        });
+        let store = store.expect("an address");
+        store.ready().await;
         let rule = RuleName::new("search");
         // Long enough that no counter expires while they are counted.
         let limits: Vec<Limit> = (0..u64::from(rates))

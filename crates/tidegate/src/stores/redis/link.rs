@@ -177,6 +177,35 @@ impl Link {
             Ok(found) => found,
             Err(fault) => return calls.iter().map(|_| Err(fault.clone())).collect(),
         };
+        let all: Vec<&Call<'_>> = calls.iter().collect();
+        let mut answers = self.pass_each(lane, &live, &all).await;
+        let lacks = |answer: &Result<Value, Fault>| {
+            let fault = answer.as_ref().err();
+            fault.is_some_and(|fault| fault.action() == Action::SendText)
+        };
+        let missed: Vec<usize> = (0..calls.len()).filter(|i| lacks(&answers[*i])).collect();
+        if let Some(first) = missed.first() {
+            // All are calls of one script: it is sent once, not with each of them.
+            let text = self.by_text(&calls[*first], live.read_only);
+            answers[*first] = lane.send(&live, &text).await;
+            let rest: Vec<&Call<'_>> = missed[1..].iter().map(|i| &calls[*i]).collect();
+            let again = self.pass_each(lane, &live, &rest).await;
+            for (i, answer) in missed[1..].iter().zip(again) {
+                answers[*i] = answer;
+            }
+        }
+        answers
+    }
+
+    async fn pass_each(
+        &self,
+        lane: &Lane,
+        live: &Arc<Live>,
+        calls: &[&Call<'_>],
+    ) -> Vec<Result<Value, Fault>> {
+        if calls.is_empty() {
+            return Vec::new();
+        }
         let mut pipeline = Pipeline::with_capacity(calls.len());
         for call in calls {
             pipeline.add_command(self.by_hash(call, live.read_only));
@@ -185,22 +214,14 @@ impl Link {
         let mut connection = live.connection.clone();
         let answers: RedisResult<Vec<RedisResult<Value>>> =
             pipeline.query_async(&mut connection).await;
-        let answers = answers.map_err(|error| lane.fault(&live, &error));
-        let answers = match answers.and_then(|answers| lane.counted(&live, answers)) {
-            Ok(answers) => answers,
-            Err(fault) => return calls.iter().map(|_| Err(fault.clone())).collect(),
-        };
-        let mut results = Vec::with_capacity(calls.len());
-        for (call, answer) in calls.iter().zip(answers) {
-            let answer = answer.map_err(|error| lane.fault(&live, &error));
-            results.push(match answer {
-                Err(fault) if fault.action() == Action::SendText => {
-                    lane.send(&live, &self.by_text(call, live.read_only)).await
-                }
-                answer => answer,
-            });
+        let answers = answers.map_err(|error| lane.fault(live, &error));
+        match answers.and_then(|answers| lane.counted(live, answers)) {
+            Ok(answers) => answers
+                .into_iter()
+                .map(|answer| answer.map_err(|error| lane.fault(live, &error)))
+                .collect(),
+            Err(fault) => calls.iter().map(|_| Err(fault.clone())).collect(),
         }
-        results
     }
 
     /// Why no connection stands, if none does.

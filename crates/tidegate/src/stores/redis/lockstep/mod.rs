@@ -92,16 +92,14 @@ fn check_stored(run: &mut Run, subjects: &[Subject], context: &str) {
         let keys = rules
             .each_ref()
             .map(|rule| plan::key(subject.id, ":", rule.as_str()));
-        let stays = subject.stays;
-        let records = keys.into_iter().zip(subject.records.clone());
-        records.map(move |(key, stored)| (key, stored, stays))
+        keys.into_iter().zip(subject.records.clone())
     };
-    let all: Vec<(Vec<u8>, Stored, bool)> = subjects.iter().flat_map(stored).collect();
-    for (key, ..) in &all {
+    let all: Vec<(Vec<u8>, Stored)> = subjects.iter().flat_map(stored).collect();
+    for (key, _) in &all {
         run.wire.push([b"GET", key.as_slice()]);
         run.wire.push([b"EXPIRETIME", key.as_slice()]);
     }
-    for (reply, (key, stored, stays)) in run.wire.replies().chunks(2).zip(&all) {
+    for (reply, (key, stored)) in run.wire.replies().chunks(2).zip(&all) {
         let want = stored.as_ref().map(|(bytes, _)| bytes.as_slice());
         let name = String::from_utf8_lossy(key);
         assert_eq!(reply[0].bytes(), want, "{context}: {name}");
@@ -109,8 +107,7 @@ fn check_stored(run: &mut Run, subjects: &[Subject], context: &str) {
         // Beyond this nanoseconds do not reach, and the library says "the end of time".
         let most = (u64::MAX / 1_000_000_000) as i64;
         let found = reply[1].number().min(most);
-        let right = found == expires || *stays && found > expires;
-        assert!(right, "{context}: {name} expires at {found}, not {expires}");
+        assert_eq!(found, expires, "{context}: when {name} expires");
     }
 }
 
@@ -142,7 +139,6 @@ fn try_kind(server: &Server, kind: Kind, seed: u64) {
             records: [None, None],
             charged: None,
             refunds: 0,
-            stays: false,
         })
         .collect();
     for round in 0..ROUNDS {

@@ -36,14 +36,13 @@ fn second(limit: &Limit, fresh: Nanos) -> u64 {
     ticks.div_ceil(per_second).min(LATEST)
 }
 
-/// A record made of what it was and what changed in it.
-fn written(was: &[u8], mut entries: Vec<Entry>, now: Nanos) -> Stored {
+/// A record made of what it was and what changed in it. It never expires earlier than it would have.
+fn written(stored: &Stored, mut entries: Vec<Entry>, now: Nanos) -> Stored {
     let mut changed: Vec<Entry> = entries.extract_if(.., |entry| entry.changed).collect();
     assert!(!changed.is_empty(), "only a changed record is written");
-    let old = if was.is_empty() {
-        Vec::new()
-    } else {
-        record::read(was).expect("a record")
+    let (old, mut expires) = match stored {
+        None => (Vec::new(), 1),
+        Some((was, expires)) => (record::read(was).expect("a record"), *expires),
     };
     for Counter {
         header,
@@ -63,7 +62,6 @@ fn written(was: &[u8], mut entries: Vec<Entry>, now: Nanos) -> Stored {
         }
     }
     changed.sort_by_key(|entry| entry.header.rate());
-    let mut expires = 1;
     for entry in &mut changed {
         let fresh = if entry.changed {
             let at = entry.limit.advance(&mut entry.state, now);
@@ -91,8 +89,7 @@ fn commit(books: &Books<'_>, records: &mut [Stored], now: Nanos) {
             })
             .collect();
         if !entries.is_empty() {
-            let was = stored.as_ref().map_or(&[][..], |(bytes, _)| bytes);
-            *stored = written(was, entries, now);
+            *stored = written(stored, entries, now);
         }
     }
 }
@@ -155,8 +152,7 @@ pub(super) fn refund(
     now: Nanos,
 ) {
     for (key, stored) in records.iter_mut().enumerate() {
-        let Some((was, stays)) = stored else { continue };
-        let stays = *stays;
+        let Some((was, _)) = &*stored else { continue };
         let mut counters = record::read(was).expect("a record");
         let mut entries: Vec<Entry> = Vec::new();
         for (i, charge) in charges
@@ -180,14 +176,7 @@ pub(super) fn refund(
             });
         }
         if !entries.is_empty() {
-            let seconds = record::read(was).expect("a record").into_iter();
-            let seconds = seconds.map(|c| second(&c.limit, fresh_at(&c.limit, &c.state)));
-            let fresh = seconds.max().unwrap_or(0).max(1);
-            let after = written(was, entries, now);
-            *stored = after.map(|(bytes, expires)| match expires <= fresh {
-                true => (bytes, stays),
-                false => (bytes, expires),
-            });
+            *stored = written(stored, entries, now);
         }
     }
 }

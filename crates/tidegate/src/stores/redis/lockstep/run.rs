@@ -38,8 +38,6 @@ pub(super) struct Subject {
     /// What was charged and may be given back.
     pub(super) charged: Option<(u64, Vec<Choice>)>,
     pub(super) refunds: u64,
-    /// Something was given back or forgotten: since then records may stay longer than they must.
-    pub(super) stays: bool,
 }
 
 /// What a reply must be.
@@ -194,7 +192,6 @@ impl Run {
                 let until = subject.now + 1_000_000_000_000;
                 let extra = [charged_at, until].map(|time| time.to_string().into_bytes());
                 if !again {
-                    subject.stays = true;
                     let charged = Nanos::new(charged_at * 1_000);
                     model::refund(&set.charges, &plan, &mut records, charged, now);
                 }
@@ -203,7 +200,6 @@ impl Run {
                 Expect::Code(i64::from(!again))
             }
             19 if self.random.chance(30) => {
-                subject.stays = true;
                 let forgotten = model::reset(&set.charges, &plan, &mut records, now);
                 let rates: Vec<Vec<u8>> = (0..plan.keys.len())
                     .map(|key| {

@@ -128,21 +128,10 @@ local function record_bytes(counters)
   return heads .. states
 end
 
--- The second by which a record is as good as none.
-local function second_of(record)
-  local last = 1
-  for _, account in ipairs(record) do
-    local at = fresh_at(account.limit, account.state, 0)
-    last = math.max(last, math.ceil(at / (1000000 / account.limit.unit)))
-  end
-  return last
-end
-
 -- Writes a record if anything in it changed. What did not stays as it was, and is left out once it
--- is as good as fresh. `stays` is the second by which it was as good as none: where told, the record
--- stays as long as it would have, since that one is gone which a node has seen means that the store
--- has lost it.
-local function write_record(key, record, now, stays)
+-- is as good as fresh. `found` is the record as it was, if there was one: then its expiry is only ever
+-- moved back (see charge.lua).
+local function write_record(key, record, now, found)
   local kept, expires, changed = {}, 1, false
   for _, account in ipairs(record) do
     local limit, state, tick = account.limit, account.state, 0
@@ -160,8 +149,9 @@ local function write_record(key, record, now, stays)
       end
     end
   end
-  if changed and stays and expires <= stays then
+  if changed and found then
     redis.call('SET', key, record_bytes(kept), 'KEEPTTL')
+    redis.call('EXPIREAT', key, math.min(expires, LATEST), 'GT')
   elseif changed then
     redis.call('SET', key, record_bytes(kept), 'EXAT', math.min(expires, LATEST))
   end

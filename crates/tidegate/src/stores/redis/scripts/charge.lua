@@ -11,7 +11,9 @@
 -- writes one SET per record of an admitted request, nothing for a refused one but a state that the
 --        clock was set back behind. Every record expires with the second in which its last counter
 --        is as good as fresh; a write that does not change that second keeps the expiry there is,
---        which costs half of setting it.
+--        which costs half of setting it. No write brings an expiry forward: a refund leaves it later
+--        than its counters need, and a record that is gone earlier than a node has seen means that the
+--        store has lost it.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -45,16 +47,20 @@ if plain and #plan == 60 and string.byte(plan, 4) == 1 then
     level = level + need
     local expires = math.ceil((tick + math.ceil(level / per_tick)) / second)
     local value = head .. struct.pack('<I7I7', tick, level)
-    if expires == expired then
-      redis.call('SET', KEYS[1], value, 'KEEPTTL')
-    else
+    if record == '' then
       redis.call('SET', KEYS[1], value, 'EXAT', math.min(expires, 9007199254740))
+    else
+      redis.call('SET', KEYS[1], value, 'KEEPTTL')
+      if expires ~= expired then
+        redis.call('EXPIREAT', KEYS[1], math.min(expires, 9007199254740), 'GT')
+      end
     end
     return struct.pack('<I7dI4', now, 1, #record) .. record
   end
 elseif plain then
   -- Buckets, fixed and sliding windows. What is to be written waits until all have been judged: that
-  -- of the last record here, that of those before it in `waiting`.
+  -- of the last record here, that of those before it in `waiting`. `expired` is negative where there is
+  -- no record.
   local call, take, pack, ceil = redis.call, struct.unpack, struct.pack, math.ceil
   local admitted, reply, waiting, key = 1, '', nil, 0
   local record, at, value, expires, expired
@@ -65,7 +71,7 @@ elseif plain then
         waiting = waiting or {}
         waiting[3 * key - 2], waiting[3 * key - 1], waiting[3 * key] = value, expires, expired
       end
-      key, value, expires, expired = of, ARGV[1 + of], 1, 0
+      key, value, expires, expired = of, ARGV[1 + of], 1, -1
       record, at = call('GET', KEYS[of]) or '', #value + 1
       reply = reply .. pack('<I4', #record) .. record
       if record ~= '' and string.sub(record, 1, at - 1) ~= value then
@@ -138,7 +144,7 @@ elseif plain then
     if fresh > expires then
       expires = fresh
     end
-    if was > expired then
+    if record ~= '' and was > expired then
       expired = was
     end
   end
@@ -148,10 +154,13 @@ elseif plain then
         if i < key then
           value, expires, expired = waiting[3 * i - 2], waiting[3 * i - 1], waiting[3 * i]
         end
-        if expires == expired then
-          call('SET', KEYS[i], value, 'KEEPTTL')
-        else
+        if expired < 0 then
           call('SET', KEYS[i], value, 'EXAT', math.min(expires, 9007199254740))
+        else
+          call('SET', KEYS[i], value, 'KEEPTTL')
+          if expires ~= expired then
+            call('EXPIREAT', KEYS[i], math.min(expires, 9007199254740), 'GT')
+          end
         end
       end
     end

@@ -57,6 +57,6 @@ for _, charge in ipairs(charges) do
 end
 
 for i, key in ipairs(KEYS) do
-  write_record(key, records[i], now)
+  write_record(key, records[i], now, found[i])
 end
 return answer(now, admitted and 1 or 0, found)

@@ -16,5 +16,5 @@ if units > 0 then
   spend(limit, state, tick, units)
   take(account, limit, state, tick)
 end
-write_record(KEYS[1], record, now)
+write_record(KEYS[1], record, now, found)
 return answer(now, units, { found })

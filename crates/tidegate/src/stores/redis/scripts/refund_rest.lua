@@ -43,11 +43,11 @@ local charged, ends = tonumber(ARGV[count + 2]), tonumber(ARGV[count + 3])
 if now >= ends then
   return answer(now, -1, {})
 end
-local heads, records, stays = {}, {}, {}
+local heads, records, found = {}, {}, {}
 for i = 1, count do
   heads[i] = ARGV[1 + i]
-  records[i] = read_record(redis.call('GET', KEYS[1 + i]))
-  stays[i] = second_of(records[i])
+  found[i] = redis.call('GET', KEYS[1 + i])
+  records[i] = read_record(found[i])
 end
 local charges = read_plan(ARGV[1], heads, now)
 if not charges then
@@ -68,6 +68,6 @@ for _, charge in ipairs(charges) do
   end
 end
 for i = 1, count do
-  write_record(KEYS[1 + i], records[i], now, stays[i])
+  write_record(KEYS[1 + i], records[i], now, found[i])
 end
 return answer(now, 1, {})

@@ -67,7 +67,8 @@ local function merge(limit, state, other)
   end
 end
 
-local record = read_record(redis.call('GET', KEYS[1]))
+local found = redis.call('GET', KEYS[1])
+local record = read_record(found)
 local charges = read_plan(ARGV[1], { ARGV[2] }, now)
 if not charges then
   return answer(now)
@@ -80,5 +81,5 @@ local tick = advance(limit, state, now)
 if fresh_at(limit, state, tick) * limit.unit > now then
   take(account, limit, state, tick)
 end
-write_record(KEYS[1], record, now)
+write_record(KEYS[1], record, now, found)
 return answer(now, 1, {})
