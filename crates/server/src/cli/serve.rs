@@ -208,8 +208,8 @@ fn service(settings: &Settings, own: Option<&Secret>, drain: &Drain) -> Result<S
         None => Secret::random().map_err(no_randomness)?,
         Some(own) => own.clone(),
     };
-    let precision = settings.store.precision();
-    let policy = live::policy(settings.rules.as_deref(), precision).map_err(Failure::Config)?;
+    let abilities = settings.store.abilities();
+    let policy = live::policy(settings.rules.as_deref(), abilities).map_err(Failure::Config)?;
     let clock = SystemClock::new();
     let metrics = Arc::new(Metrics::default());
     let store = match &settings.store {
