@@ -26,7 +26,6 @@ mod lockstep;
 mod plan;
 mod port;
 mod probe;
-mod record;
 mod reply;
 mod scripts;
 mod secret;
@@ -38,6 +37,8 @@ use std::time::{Instant, SystemTime};
 
 use tidegate_core::store::{Charge, StoreError};
 use tidegate_core::units::Nanos;
+
+use super::record;
 
 pub use self::fault::{Action, Fault};
 pub use self::link::RedisConfig;
