@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
+use tidegate_core::store::Abilities;
 
 use crate::address::Address;
 use crate::store_choice::{NoSuchStore, StoreChoice, StoreUrl};
@@ -66,6 +67,11 @@ pub(crate) struct Layer {
     /// File with the secret under which subjects are hashed and receipts are sealed
     #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
+
+    /// Folder that this node keeps things in between two runs; made if it is missing. With counters in
+    /// memory, those of rules with `durability: disk` are in it
+    #[arg(long, env = "TIDEGATE_DATA", value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
 
     /// The most memory counters may take [default: 512MiB]
     #[arg(long, env = "TIDEGATE_MEMORY_CAP", value_name = "SIZE")]
@@ -143,6 +149,7 @@ pub(crate) struct Settings {
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) shadow: bool,
     pub(crate) secret_file: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     pub(crate) memory_cap: Size,
     pub(crate) log_format: LogFormat,
     pub(crate) drain: Duration,
@@ -151,6 +158,16 @@ pub(crate) struct Settings {
     pub(crate) max_connections: usize,
     pub(crate) max_connections_per_peer: usize,
     pub(crate) idle: Duration,
+}
+
+impl Settings {
+    /// What the store can do for rules.
+    pub(crate) fn abilities(&self) -> Abilities {
+        match (&self.store, &self.data) {
+            (StoreChoice::Memory, Some(_)) => Abilities::JOURNAL,
+            (store, _) => store.abilities(),
+        }
+    }
 }
 
 /// What the store needs to be of use.
@@ -217,6 +234,7 @@ impl Layer {
             admin_host: self.admin_host.or(below.admin_host),
             shadow: self.shadow.or(below.shadow),
             secret_file: self.secret_file.or(below.secret_file),
+            data: self.data.or(below.data),
             memory_cap: self.memory_cap.or(below.memory_cap),
             log_format: self.log_format.or(below.log_format),
             drain: self.drain.or(below.drain),
@@ -253,6 +271,7 @@ impl Layer {
             admin_hosts: self.admin_host.unwrap_or_default(),
             shadow: self.shadow.unwrap_or(false),
             secret_file: self.secret_file,
+            data: self.data,
             memory_cap,
             log_format: self.log_format.unwrap_or_default(),
             drain: Duration::from_secs(self.drain.unwrap_or(10)),

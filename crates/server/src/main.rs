@@ -4,6 +4,7 @@ mod address;
 mod cli;
 mod config;
 mod counters;
+mod data;
 mod drain;
 mod edges;
 mod ids;

@@ -16,6 +16,7 @@ use super::{Exit, ServeArgs, complain};
 use crate::address::Place;
 use crate::config::{Layer, Reset, Settings};
 use crate::counters::{Counters, exact, join, keep_secret, tell_fault};
+use crate::data;
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
 use crate::edges::admin::serve::Admin;
@@ -102,6 +103,9 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let system = |error: std::io::Error| Failure::System(error.to_string());
     let signals = Signals::listen().map_err(system)?;
     let (drain, idle) = Drain::new();
+    if let Some(folder) = &settings.data {
+        data::prepare(folder).map_err(Failure::Config)?;
+    }
     let own = own_secret(&settings)?;
     let service = Arc::new(service(&settings, own.as_ref(), &drain)?);
     join_soon(&service, own).await;
@@ -173,7 +177,12 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
 /// The secret this node was given, if any.
 fn own_secret(settings: &Settings) -> Result<Option<Secret>, Failure> {
     let Some(file) = &settings.secret_file else {
-        return Ok(None);
+        return match (&settings.data, &settings.store) {
+            (Some(folder), StoreChoice::Memory) => {
+                data::secret(folder).map(Some).map_err(Failure::Config)
+            }
+            _ => Ok(None),
+        };
     };
     let fault = |reason: String| Failure::Config(format!("{}: {reason}", file.display()));
     let bytes = std::fs::read(file).map_err(|error| fault(error.to_string()))?;
@@ -208,12 +217,19 @@ fn service(settings: &Settings, own: Option<&Secret>, drain: &Drain) -> Result<S
         None => Secret::random().map_err(no_randomness)?,
         Some(own) => own.clone(),
     };
-    let abilities = settings.store.abilities();
-    let policy = live::policy(settings.rules.as_deref(), abilities).map_err(Failure::Config)?;
+    let policy =
+        live::policy(settings.rules.as_deref(), settings.abilities()).map_err(Failure::Config)?;
     let clock = SystemClock::new();
     let metrics = Arc::new(Metrics::default());
     let store = match &settings.store {
-        StoreChoice::Memory => Counters::in_memory(clock, settings.memory_cap.0),
+        StoreChoice::Memory => match &settings.data {
+            None => Counters::in_memory(clock, settings.memory_cap.0),
+            Some(folder) => {
+                let cap = settings.memory_cap.0;
+                let opened = Counters::on_disk(clock, cap, folder, &policy.rules);
+                opened.map_err(|error| Failure::Config(error.to_string()))?
+            }
+        },
         StoreChoice::Redis(url) => {
             let own = resilience::Settings {
                 nodes: settings.nodes,

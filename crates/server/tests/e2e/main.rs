@@ -11,6 +11,7 @@ mod check;
 mod cli;
 mod concurrent;
 mod drain;
+mod durable;
 mod hostile;
 mod http;
 mod http2;
