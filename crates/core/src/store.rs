@@ -392,6 +392,22 @@ pub enum StoreError {
     },
 }
 
+/// Why a charge is not as safe as its rule asks, in words. The store answers and is well.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unacknowledged(pub String);
+
+impl StoreError {
+    /// Whether the store itself is well, and only what makes a charge safe is missing. A breaker does
+    /// not count that: rules that ask for no safety go on.
+    pub fn is_unacknowledged(&self) -> bool {
+        match self {
+            StoreError::Unavailable { source, .. } => source.is::<Unacknowledged>(),
+            StoreError::Refused { .. } => false,
+        }
+    }
+}
+
 type Answer<T> = Result<T, StoreError>;
 
 /// A place that keeps counters. Every verb is atomic.

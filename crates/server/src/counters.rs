@@ -15,7 +15,7 @@ use tidegate::{Limiter, Secret};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError,
+    StoreError, Unacknowledged,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -129,6 +129,21 @@ impl Counters {
         if let Some(store) = self.memory() {
             store.sweep(tables);
         }
+    }
+
+    /// Says once why durable charges are not acknowledged, and once that they are again. `told` is what
+    /// was said last.
+    pub(crate) fn tell_safety(&self, told: &mut Option<Unacknowledged>) {
+        let Counters::Shared(shared) = self else {
+            return;
+        };
+        let why = shared.bare.unacknowledged();
+        match (&why, &*told) {
+            (Some(why), None) => warn!("durable charges are not acknowledged: {why}; {LOCAL}"),
+            (None, Some(_)) => info!("durable charges are acknowledged again"),
+            _ => return,
+        }
+        *told = why;
     }
 
     fn memory(&self) -> Option<&MemoryStore<SystemClock>> {

@@ -275,13 +275,16 @@ fn connections(settings: &Settings) -> usize {
         .min(usize::try_from(most).unwrap_or(usize::MAX))
 }
 
-/// Tells the counts of the log, and frees counters that have nothing left to tell.
+/// Tells the counts of the log and whether durable charges are safe, and frees counters that have nothing left to tell.
 async fn keep_house(service: Arc<Service>) {
     let mut tick = tokio::time::interval(SWEEP_EVERY);
+    let mut told = None;
     loop {
         tick.tick().await;
         service.settle_lines();
-        service.limiter.store().sweep(SWEEP_TABLES);
+        let store = service.limiter.store();
+        store.sweep(SWEEP_TABLES);
+        store.tell_safety(&mut told);
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde_json::Value;
+use tidegate_parts::Server as Redis;
 
 use crate::http::{Client, Reply};
 use crate::server::{BINARY, Server, wait_for};
@@ -244,4 +245,28 @@ fn on_a_full_disk_rules_do_as_they_say_and_it_is_told_once() {
     };
     assert_eq!(told("durable counts are in memory alone"), 1);
     assert_eq!(told("durable counts are on disk again"), 1);
+}
+
+#[test]
+fn a_store_without_a_replica_is_told_of_and_decides_nothing_durable() {
+    let redis = Redis::redis7();
+    let durable = rules("bills", "").replace("disk", "replica");
+    let plain = "  - { name: plain, by: user, match: { path: /plain }, rate: 9/h }\n";
+    let flags = ["--store", &redis.url(), "--store-budget", "30000"];
+    let server = Server::with(&(durable + plain), &flags);
+    wait_for("an exact node", || {
+        (server.metric("tidegate_store_exact") == 1).then_some(())
+    });
+    let source = |rule: &str| {
+        let reply = server.post("/v1/check", &ask(rule));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()["source"].clone()
+    };
+    assert_eq!(source("bills"), "fallback");
+    assert_eq!(source("plain"), "exact");
+    let is = |line: &Value| {
+        line.to_string()
+            .contains("not acknowledged: no replica is connected")
+    };
+    server.wait_log(is);
 }

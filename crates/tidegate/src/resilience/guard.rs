@@ -118,6 +118,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         let now = self.runtime.now();
         match &answer {
             Ok(_) => self.breaker.lock().succeeded(now),
+            Err(error) if error.is_unacknowledged() => self.breaker.lock().succeeded(now),
             Err(_) => {
                 let change = self.breaker.lock().failed(now);
                 self.tell(change);
@@ -127,15 +128,30 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     async fn call<T>(&self, call: impl Future<Output = Answer<T>> + Send) -> Answer<T> {
-        let _place = self.enter()?;
-        let answer = within(&self.runtime, self.budget, pin!(call)).await;
-        self.counted(answer.unwrap_or_else(|| Err(away(Away::Late, self.budget))))
+        self.call_within(self.budget, call).await
     }
 
+    async fn call_within<T>(
+        &self,
+        budget: Nanos,
+        call: impl Future<Output = Answer<T>> + Send,
+    ) -> Answer<T> {
+        let _place = self.enter()?;
+        let answer = within(&self.runtime, budget, pin!(call)).await;
+        self.counted(answer.unwrap_or_else(|| Err(away(Away::Late, budget))))
+    }
+
+    /// The shortest that any rule allows. Beside a durable one, a rule that does not say waits with it:
+    /// a set is answered as a whole, and an acknowledgement takes longer than is usual.
     fn budget_of(&self, sets: &[&ChargeSet<'_>]) -> Nanos {
-        let charges = sets.iter().flat_map(|set| &set.charges);
-        let budgets = charges.map(|charge| charge.terms.budget.unwrap_or(self.budget));
-        budgets.min().unwrap_or(self.budget)
+        let charges = || sets.iter().flat_map(|set| &set.charges);
+        let said = charges().filter_map(|charge| charge.terms.budget).min();
+        let silent = charges().any(|charge| charge.terms.budget.is_none());
+        match said {
+            Some(said) if silent && !sets.iter().any(|set| set.waits()) => said.min(self.budget),
+            Some(said) => said,
+            None => self.budget,
+        }
     }
 
     /// Charges sets that will be waited for even if nobody does any more.
@@ -235,7 +251,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        self.call(self.store.refund(refund)).await
+        let budget = self.budget_of(&[&refund.set]).max(self.budget);
+        self.call_within(budget, self.store.refund(refund)).await
     }
 
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
@@ -243,7 +260,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.call(self.store.force(set)).await
+        let budget = self.budget_of(&[set]).max(self.budget);
+        self.call_within(budget, self.store.force(set)).await
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {

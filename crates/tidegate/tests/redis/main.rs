@@ -3,6 +3,7 @@
 //! What needs the time moved is proven beside the scripts, in `src/stores/redis`.
 
 mod concurrent;
+mod durable;
 mod fake;
 mod faults;
 mod keys;

@@ -14,6 +14,7 @@ use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, Re
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use super::durable::SafeLanes;
 use super::fault::{Action, Fault};
 use super::lane::{Lane, Live, keep};
 use super::scripts::{self, Loaded, Script};
@@ -68,6 +69,8 @@ pub(super) struct Link {
     next: AtomicUsize,
     scripts: Arc<[Loaded]>,
     ready: Arc<Notify>,
+    /// For charges that must be safe elsewhere.
+    pub(super) safe: SafeLanes,
     /// Whether scripts may be run.
     open: AtomicBool,
 }
@@ -96,6 +99,7 @@ impl Link {
         let lanes: Vec<Arc<Lane>> = (0..config.connections.clamp(1, 4)).map(lane).collect();
         let keeper = |lane: &Arc<Lane>| tokio::spawn(keep(Arc::clone(lane)));
         Ok(Link {
+            safe: SafeLanes::new(|| lane(0), &ready, config.reply_timeout),
             keepers: lanes.iter().map(keeper).collect(),
             lanes,
             ready,
@@ -195,8 +199,12 @@ impl Link {
         self.open.store(open, Ordering::Release);
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
     fn working_lane(&self) -> Result<(&Lane, Arc<Live>), Fault> {
-        match self.open.load(Ordering::Acquire) {
+        match self.is_open() {
             true => self.lane(),
             false => Err(Fault::not_connected(None)),
         }
@@ -215,7 +223,7 @@ impl Link {
         Err(Fault::not_connected(last.as_deref()))
     }
 
-    fn by_hash(&self, call: &Call<'_>, read_only: bool) -> Cmd {
+    pub(super) fn by_hash(&self, call: &Call<'_>, read_only: bool) -> Cmd {
         let verb = match read_only && call.script == scripts::READ {
             true => "EVALSHA_RO",
             false => "EVALSHA",
@@ -224,7 +232,7 @@ impl Link {
         with_arguments(verb, loaded.map_or("", |loaded| &loaded.hash), call)
     }
 
-    fn by_text(&self, call: &Call<'_>, read_only: bool) -> Cmd {
+    pub(super) fn by_text(&self, call: &Call<'_>, read_only: bool) -> Cmd {
         let verb = match read_only && call.script == scripts::READ {
             true => "EVAL_RO",
             false => "EVAL",

@@ -18,6 +18,7 @@
 mod books;
 #[cfg(test)]
 mod claims;
+mod durable;
 mod fault;
 mod lane;
 mod link;
@@ -35,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
-use tidegate_core::store::{Charge, StoreError};
+use tidegate_core::store::{Charge, StoreError, Unacknowledged};
 use tidegate_core::units::Nanos;
 
 use super::record;
@@ -44,6 +45,7 @@ pub use self::fault::{Action, Fault};
 pub use self::link::RedisConfig;
 pub use self::secret::SecretError;
 
+use self::durable::{Need, Safe};
 use self::link::{Call, Link};
 use self::plan::{Manner, Plan};
 use self::reply::Reply;
@@ -96,6 +98,11 @@ impl RedisStore {
         self.link.last_fault()
     }
 
+    /// Why durable charges are not acknowledged at present.
+    pub fn unacknowledged(&self) -> Option<Unacknowledged> {
+        self.link.safe.why()
+    }
+
     /// Waits until the server can be asked. For start-up and tests: no verb waits for that.
     pub async fn ready(&self) {
         self.link.ready().await;
@@ -116,13 +123,15 @@ impl RedisStore {
         after: &[&[u8]],
         read: impl Fn(&Plan, Reply) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut tries = 0;
+        let (mut tries, need) = (0, Need::of(script, charges));
         loop {
             let plan = Plan::new(charges, manner, self.about_now());
             let plan = plan.map_err(|error| refused(script, error))?;
-            let reply = self.ask(script, &plan, before, after).await?;
+            let began = Instant::now();
+            let (reply, safe) = self.ask(script, &plan, before, after, need).await?;
             tries += 1;
             if !reply.is_only_time() || tries == 3 {
+                durable::confirm(&reply, &safe, began)?;
                 return read(&plan, reply);
             }
         }
@@ -134,7 +143,8 @@ impl RedisStore {
         plan: &Plan,
         before: &[Vec<u8>],
         after: &[&[u8]],
-    ) -> Result<Reply, StoreError> {
+        need: Option<Need>,
+    ) -> Result<(Reply, Safe), StoreError> {
         let keys: Vec<Vec<u8>>;
         let call = Call {
             script,
@@ -148,8 +158,17 @@ impl RedisStore {
             arguments: plan.arguments(after),
         };
         let began = Instant::now();
-        let answer = self.link.call(&call).await;
-        self.reply(script, answer, began)
+        let (answer, safe) = match need {
+            None => (self.link.call(&call).await, Ok(())),
+            Some(need) => {
+                let sent = self.link.call_safely(&[call], need).await;
+                let waited = Nanos::from(began.elapsed());
+                let (mut answers, safe) = sent.map_err(|why| durable::unsafe_after(why, waited))?;
+                let answer = answers.pop().unwrap_or(Err(Fault::not_connected(None)));
+                (answer, safe)
+            }
+        };
+        Ok((self.reply(script, answer, began)?, safe))
     }
 
     fn reply(
