@@ -109,3 +109,19 @@ fn a_window_that_a_crash_outlasts_is_warned_about() {
          crash is over; remove it, or write a longer window"
     );
 }
+
+#[test]
+fn the_example_of_its_page_is_a_rule() {
+    let docs = include_str!("../../../docs/durability.md");
+    let example = docs.split("```").nth(1).unwrap().trim_start_matches("yaml");
+    let set = read(
+        &format!("version: 1\nrules:\n{example}"),
+        Abilities::JOURNAL,
+    )
+    .unwrap();
+    assert_eq!(set.rules()[0].terms().durability, Durability::Disk);
+    for durability in Durability::ALL {
+        let row = format!("| `{}`", durability.name());
+        assert!(docs.contains(&row), "docs/durability.md misses {row}");
+    }
+}
