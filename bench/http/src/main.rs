@@ -5,7 +5,6 @@
 mod connection;
 mod load;
 mod measure;
-mod server;
 mod tables;
 mod target;
 
@@ -46,9 +45,7 @@ fn main() -> io::Result<()> {
     let work = env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
     fs::create_dir_all(&work)?;
     let targets = targets(&arguments, &work)?;
-    if let Some(second) = core_affinity::get_core_ids().unwrap_or_default().get(1) {
-        core_affinity::set_for_current(*second);
-    }
+    bench_process::move_load_to_its_core();
 
     let answered = |figures| Answered {
         names: targets.iter().map(|t| t.name).collect(),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{env, fs, io};
 
-use crate::server::Server;
+use bench_process::Server;
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,12 @@
 //! lies before an earlier one it counts as that one, because time stands still for a subject while
 //! its clock catches up; where the clock was set back for good, begin a new history.
 
+mod spans;
+
 use crate::algorithms::{Algorithm, Limit};
 use crate::units::Nanos;
+
+pub use self::spans::{Span, surely_within_bound};
 
 /// Units granted at one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

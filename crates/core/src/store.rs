@@ -271,7 +271,8 @@ pub struct Seen {
     /// Its state after the decision.
     pub state: State,
     /// Whether there was a record before it. That one is gone which should be there is how the loss
-    /// of a store shows: so a refund and a reset leave the record until it would have expired.
+    /// of a store shows: so a refund and a reset leave the record until it would have expired, and no
+    /// later write lets it expire before that.
     pub was_there: bool,
 }
 
@@ -498,7 +499,8 @@ pub trait Probe: Send + Sync {
     /// that was made anew may have met another store.
     fn life(&self) -> Option<Life>;
 
-    /// The slot that a subject's counters are in, if they are in this store.
+    /// The slot that a subject's counters are in, if they are in this store. A subject stays in its
+    /// slot; slots may move from store to store.
     fn slot(&self, _: Fingerprint) -> Option<Slot> {
         Some(Slot(0))
     }
@@ -522,4 +524,7 @@ pub trait Parts: Send + Sync {
 
     /// A part, unless it is none any more.
     fn part(&self, id: PartId) -> Option<Self::Part>;
+
+    /// Every part there is, as far as is known: a part is met before anyone asks for what is in it.
+    fn ids(&self) -> Vec<PartId>;
 }

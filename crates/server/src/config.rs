@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
+use tidegate::resilience::Tolerance;
 use tidegate_core::store::Abilities;
+use tidegate_core::units::Nanos;
 
 use crate::address::Address;
 use crate::store_choice::{NoSuchStore, StoreChoice, StoreUrl};
@@ -21,8 +23,10 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
 
-    /// Where counters are kept: memory, or redis://[USER:PASSWORD@]HOST[:PORT][/DB] or
-    /// unix:PATH for a Redis or Valkey that nodes share [default: memory]
+    /// Where counters are kept: memory, or for a Redis or Valkey that nodes share
+    /// redis://[USER:PASSWORD@]HOST[:PORT][/DB], unix:PATH, or
+    /// redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST../NAME[/DB] or
+    /// redis+cluster://[USER:PASSWORD@]HOST[:PORT],HOST..; rediss for TLS [default: memory]
     #[arg(
         long,
         env = "TIDEGATE_STORE",
@@ -31,6 +35,16 @@ pub(crate) struct Layer {
     )]
     pub(crate) store: Option<StoreUrl>,
 
+    /// Do not start without the store: end with 69 if it cannot be met
+    #[arg(long, env = "TIDEGATE_REQUIRE_STORE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) require_store: Option<bool>,
+
+    /// Folder for what this node keeps over a restart: with a store that nodes share, the list of them;
+    /// with counters in memory, those of rules with `durability: disk` and the secret they are named by.
+    /// Made if it is not there. One for each node [default: none]
+    #[arg(long, env = "TIDEGATE_DATA", value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+
     /// How many nodes share the store, if more than have signed in there [default: those that have]
     #[arg(long, env = "TIDEGATE_NODES", value_name = "N")]
     pub(crate) nodes: Option<u32>,
@@ -38,6 +52,15 @@ pub(crate) struct Layer {
     /// Milliseconds that a decision waits for a shared store where its rule says nothing [default: 5]
     #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "MS")]
     pub(crate) store_budget: Option<u64>,
+
+    /// Milliseconds between the clocks of a shared store and of this node that are worth a warning
+    /// [default: 20]
+    #[arg(long, env = "TIDEGATE_CLOCK_WARN", value_name = "MS")]
+    pub(crate) clock_warn: Option<u64>,
+
+    /// Milliseconds between them that are worth an alarm [default: 50, or clock-warn if that is more]
+    #[arg(long, env = "TIDEGATE_CLOCK_ALARM", value_name = "MS")]
+    pub(crate) clock_alarm: Option<u64>,
 
     /// Where to answer checks: host:port, unix:path or off [default: 127.0.0.1:8080]
     #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
@@ -67,11 +90,6 @@ pub(crate) struct Layer {
     /// File with the secret under which subjects are hashed and receipts are sealed
     #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
-
-    /// Folder that this node keeps things in between two runs; made if it is missing. With counters in
-    /// memory, those of rules with `durability: disk` are in it
-    #[arg(long, env = "TIDEGATE_DATA", value_name = "DIR")]
-    pub(crate) data: Option<PathBuf>,
 
     /// The most memory counters may take [default: 512MiB]
     #[arg(long, env = "TIDEGATE_MEMORY_CAP", value_name = "SIZE")]
@@ -141,15 +159,17 @@ pub(crate) struct Size(pub(crate) u64);
 pub(crate) struct Settings {
     pub(crate) rules: Option<PathBuf>,
     pub(crate) store: StoreChoice,
+    pub(crate) require_store: bool,
+    pub(crate) data: Option<PathBuf>,
     pub(crate) nodes: Option<u32>,
     pub(crate) store_budget: Duration,
+    pub(crate) clock: Tolerance,
     pub(crate) http: Address,
     pub(crate) admin: Address,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) shadow: bool,
     pub(crate) secret_file: Option<PathBuf>,
-    pub(crate) data: Option<PathBuf>,
     pub(crate) memory_cap: Size,
     pub(crate) log_format: LogFormat,
     pub(crate) drain: Duration,
@@ -191,6 +211,11 @@ pub(crate) enum BadConfig {
     /// Nobody could reach it.
     #[error("--http and --admin are both off, so nobody could ask anything; open one of them")]
     NothingOpen,
+    /// An alarm that would come before its warning.
+    #[error(
+        "--clock-alarm {alarm} is below --clock-warn {warn}, so nobody would be warned; write more"
+    )]
+    AlarmBeforeWarning { warn: u64, alarm: u64 },
     /// Too little for the tables alone.
     #[error("--memory-cap is below 16MiB, which a few thousand clients would fill; write more")]
     TooLittleMemory,
@@ -226,15 +251,18 @@ impl Layer {
         Layer {
             rules: self.rules.or(below.rules),
             store: self.store.or(below.store),
+            require_store: self.require_store.or(below.require_store),
+            data: self.data.or(below.data),
             nodes: self.nodes.or(below.nodes),
             store_budget: self.store_budget.or(below.store_budget),
+            clock_warn: self.clock_warn.or(below.clock_warn),
+            clock_alarm: self.clock_alarm.or(below.clock_alarm),
             http: self.http.or(below.http),
             admin: self.admin.or(below.admin),
             admin_token_file: self.admin_token_file.or(below.admin_token_file),
             admin_host: self.admin_host.or(below.admin_host),
             shadow: self.shadow.or(below.shadow),
             secret_file: self.secret_file.or(below.secret_file),
-            data: self.data.or(below.data),
             memory_cap: self.memory_cap.or(below.memory_cap),
             log_format: self.log_format.or(below.log_format),
             drain: self.drain.or(below.drain),
@@ -258,20 +286,23 @@ impl Layer {
         if self.http == Some(Address::Off) && self.admin == Some(Address::Off) {
             return Err(BadConfig::NothingOpen);
         }
+        let clock = tolerance(self.clock_warn, self.clock_alarm)?;
         let loopback = |port: u16| Address::Tcp(format!("127.0.0.1:{port}"));
         Ok(Settings {
             rules: self.rules,
             store,
+            require_store: self.require_store.unwrap_or(false),
+            data: self.data,
             nodes: self.nodes.filter(|nodes| *nodes > 0),
             // Several round trips within a zone, and nothing a client would notice.
             store_budget: Duration::from_millis(self.store_budget.unwrap_or(5).max(1)),
+            clock,
             http: self.http.unwrap_or_else(|| loopback(8080)),
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
             admin_token_file: self.admin_token_file,
             admin_hosts: self.admin_host.unwrap_or_default(),
             shadow: self.shadow.unwrap_or(false),
             secret_file: self.secret_file,
-            data: self.data,
             memory_cap,
             log_format: self.log_format.unwrap_or_default(),
             drain: Duration::from_secs(self.drain.unwrap_or(10)),
@@ -286,6 +317,19 @@ impl Layer {
             idle: Duration::from_secs(self.idle.unwrap_or(60).max(1)),
         })
     }
+}
+
+/// What clocks may be apart, both in milliseconds.
+fn tolerance(warn: Option<u64>, alarm: Option<u64>) -> Result<Tolerance, BadConfig> {
+    let warn = warn.unwrap_or(20);
+    let alarm = alarm.unwrap_or(warn.max(50));
+    if alarm < warn {
+        return Err(BadConfig::AlarmBeforeWarning { warn, alarm });
+    }
+    Ok(Tolerance {
+        warn: Nanos::from_millis(warn),
+        alarm: Nanos::from_millis(alarm),
+    })
 }
 
 impl std::str::FromStr for Size {
@@ -357,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_store_that_is_not_there_yet_is_refused_without_its_password() {
-        let store = Some("redis+cluster://:secret@host".to_owned().into());
+        let store = Some("mongodb://:secret@host".to_owned().into());
         let error = Layer {
             store,
             ..Layer::default()
@@ -365,9 +409,9 @@ mod tests {
         .settle()
         .unwrap_err()
         .to_string();
-        let told =
-            "store `redis+cluster` is not there yet; write memory, redis://HOST:PORT or unix:PATH";
-        assert_eq!(error, told);
+        let told = "store `mongodb` is not there yet; write memory, redis://HOST:PORT, ";
+        assert!(error.starts_with(told), "{error}");
+        assert!(!error.contains("secret"), "{error}");
     }
 
     #[test]
@@ -380,6 +424,15 @@ mod tests {
             let error = file(text).unwrap_err().to_string();
             assert!(!error.contains("planted"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_alarm_comes_no_sooner_than_its_warning() {
+        assert_eq!(tolerance(None, None).unwrap(), Tolerance::default());
+        let loose = tolerance(Some(70), None).unwrap();
+        assert_eq!(loose.alarm, Nanos::from_millis(70));
+        let error = tolerance(Some(70), Some(60)).unwrap_err().to_string();
+        assert!(error.starts_with("--clock-alarm 60 is below"), "{error}");
     }
 
     #[test]

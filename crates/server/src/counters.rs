@@ -4,18 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::clock::{Clock, SystemClock};
+use parking_lot::Mutex;
+use tidegate::clock::SystemClock;
 use tidegate::observe::{JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
-use tidegate::resilience::{self, Event, Resilient};
+use tidegate::resilience::{self, ClockNews, Event, Level, Resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::disk::{BadJournal, DiskStore, JournalNews};
 use tidegate::stores::memory::MemoryStore;
-use tidegate::stores::redis::{Fault, RedisConfig, RedisStore, SecretError};
+use tidegate::stores::redis::{Fault, Redis, RedisConfig, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError, Unacknowledged,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Seed,
+    Store, StoreError, Unacknowledged,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -33,11 +34,13 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 const CHECK_SECRET: Duration = Duration::from_secs(10);
 /// What happens without the store.
 const LOCAL: &str = "this node decides by its share of each limit";
+/// What clocks that disagree call for.
+const APART: &str = "the store's clock and this node's are apart; decisions follow the store's, \
+                     dates in headers and logs are off; see that both follow one source of time";
 /// How long to wait before looking whether decisions are exact.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The counters.
-#[expect(clippy::large_enum_variant, reason = "a process has one of it")]
 pub(crate) enum Counters {
     Memory(MemoryStore<SystemClock>),
     Disk(DiskStore<SystemClock>),
@@ -46,12 +49,14 @@ pub(crate) enum Counters {
 
 /// Counters in a store that nodes share.
 pub(crate) struct Shared {
-    store: Resilient<RedisStore, TokioRuntime>,
+    store: Resilient<Redis, TokioRuntime>,
     /// The same without what is around it.
-    bare: RedisStore,
+    bare: Redis,
     series: Arc<SharedSeries>,
     /// Rung when the store has lost something.
     lost: Arc<Notify>,
+    /// Why this node may not count there, if it is known.
+    refusal: Mutex<Option<String>>,
 }
 
 /// Why a shared store cannot be used at all.
@@ -85,12 +90,8 @@ impl Counters {
 
     /// Counters in the Redis or Valkey at `url`. Nothing is counted there before [`join`] has learnt the
     /// secret of the others.
-    pub(crate) fn shared(
-        url: &str,
-        settings: resilience::Settings,
-        clock: SystemClock,
-    ) -> Result<Self, Unusable> {
-        let bare = RedisStore::open(&RedisConfig {
+    pub(crate) fn shared(url: &str, settings: resilience::Settings) -> Result<Self, Unusable> {
+        let bare = Redis::open(&RedisConfig {
             reply_timeout: settings.budget.duration().max(LONGEST_REPLY),
             ..RedisConfig::new(url)
         })?;
@@ -101,7 +102,6 @@ impl Counters {
         let store = resilience::resilient(
             bare.clone(),
             TokioRuntime::new()?,
-            clock.wall(),
             settings,
             Arc::new(move |event| {
                 tell(event);
@@ -116,6 +116,7 @@ impl Counters {
             bare,
             series,
             lost,
+            refusal: Mutex::default(),
         }))
     }
 
@@ -156,7 +157,10 @@ impl Counters {
 
     pub(crate) fn facts(&self) -> StoreFacts<'_> {
         match self {
-            Counters::Shared(shared) => StoreFacts::Shared(&shared.series),
+            Counters::Shared(shared) => StoreFacts::Shared {
+                series: &shared.series,
+                clock: shared.store.store().clock_reading(),
+            },
             Counters::Memory(store) => StoreFacts::Memory(memory_facts(store)),
             Counters::Disk(store) => {
                 let stats = store.journal_stats();
@@ -213,7 +217,32 @@ fn tell(event: Event) {
                 units, "charged what was admitted without the store"
             );
         }
+        Event::Clock(news) => tell_clock(news),
     }
+}
+
+fn tell_clock(news: ClockNews) {
+    let (level, offset) = match news {
+        ClockNews::Level { level, offset } => (level, offset),
+        ClockNews::Jumped { by } => {
+            let moved_ms = millis(by);
+            warn!(moved_ms, "the store's clock or this node's was set");
+            return;
+        }
+    };
+    let (offset_ms, error_ms) = (millis(offset.nanos), offset.error.millis_up());
+    match level {
+        Level::Fine => info!(
+            offset_ms,
+            error_ms, "the store's clock and this node's agree"
+        ),
+        Level::Warn => warn!(offset_ms, error_ms, "{APART}"),
+        Level::Alarm => error!(offset_ms, error_ms, "{APART}"),
+    }
+}
+
+fn millis(nanos: i64) -> f64 {
+    nanos as f64 / 1e6
 }
 
 /// Learns the secret of the nodes that share the store, or gives them `own`, and begins to count
@@ -258,14 +287,27 @@ pub(crate) async fn keep_secret(limiter: &Limiter<Counters>, mut secret: Secret,
     }
 }
 
-/// Says why the store cannot be used, if it is known.
+/// Says why the store cannot be used.
 pub(crate) fn tell_fault(limiter: &Limiter<Counters>) {
+    let fault = why_not_met(limiter);
+    warn!(fault, "the store is not met yet; {LOCAL}");
+}
+
+/// Why the store cannot be used, as far as it is known.
+pub(crate) fn why_not_met(limiter: &Limiter<Counters>) -> String {
     let Counters::Shared(shared) = limiter.store() else {
-        return;
+        return String::new();
     };
-    match shared.bare.last_fault() {
-        Some(fault) => warn!(%fault, "the store is not met yet; {LOCAL}"),
-        None => warn!("the store is not met yet; {LOCAL}"),
+    let fault = shared.bare.last_fault().map(|fault| fault.to_string());
+    let known = fault.or_else(|| shared.refusal.lock().clone());
+    known.unwrap_or_else(|| "it does not answer in time".to_owned())
+}
+
+/// The nodes that share the store, once the list of them is complete.
+pub(crate) fn roster(limiter: &Limiter<Counters>) -> Vec<NodeId> {
+    match limiter.store() {
+        Counters::Shared(shared) => shared.store.store().roster(),
+        Counters::Memory(_) | Counters::Disk(_) => Vec::new(),
     }
 }
 
@@ -275,11 +317,13 @@ impl Shared {
     where
         F: Future<Output = Result<Secret, SecretError>>,
     {
-        let mut told = None;
         loop {
             self.bare.ready().await;
             let refusal = match ask().await {
-                Ok(secret) => return secret,
+                Ok(secret) => {
+                    *self.refusal.lock() = None;
+                    return secret;
+                }
                 Err(SecretError::Gone) => continue,
                 Err(refusal) => refusal,
             };
@@ -287,9 +331,8 @@ impl Shared {
                 self.bare.lock();
             }
             let why = refusal.to_string();
-            if told.as_ref() != Some(&why) {
+            if self.refusal.lock().replace(why.clone()).as_ref() != Some(&why) {
                 error!("{why}; {LOCAL}");
-                told = Some(why);
             }
             tokio::time::sleep(ASK_AGAIN).await;
         }

@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `counts.redb` | the journal of durable counts, with counters in memory |
+//! | `roster`, `roster.lock` | the list of nodes, with a store that they share |
 //! | `secret` | what counters are named by, unless `--secret-file` says it: or no count were found again |
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -20,7 +21,7 @@ pub(crate) fn journal(folder: &Path) -> PathBuf {
     folder.join("counts.redb")
 }
 
-/// Makes the folder if it is missing.
+/// Makes the folder if it is missing. The only place that does.
 pub(crate) fn prepare(folder: &Path) -> Result<(), String> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|error| fault(folder, &error))

@@ -67,7 +67,7 @@ impl fmt::Display for Shown<'_> {
 }
 
 /// Controls, and the marks that change direction or cannot be seen.
-fn is_unsafe(c: char) -> bool {
+pub(crate) fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'

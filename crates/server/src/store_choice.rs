@@ -53,7 +53,8 @@ impl StoreChoice {
         };
         match url.scheme() {
             _ if url.0 == "memory" => Ok(StoreChoice::Memory),
-            "redis" | "unix" => Ok(StoreChoice::Redis(url)),
+            "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+            | "rediss+cluster" | "unix" => Ok(StoreChoice::Redis(url)),
             found => Err(NoSuchStore(found.to_owned())),
         }
     }
@@ -69,7 +70,10 @@ impl StoreChoice {
 
 /// A store there is no code for.
 #[derive(Debug, thiserror::Error)]
-#[error("store `{0}` is not there yet; write memory, redis://HOST:PORT or unix:PATH")]
+#[error(
+    "store `{0}` is not there yet; write memory, redis://HOST:PORT, redis+sentinel://HOST,HOST,HOST/NAME, \
+     redis+cluster://HOST:PORT or unix:PATH, and rediss instead of redis for TLS"
+)]
 pub(crate) struct NoSuchStore(String);
 
 #[cfg(test)]

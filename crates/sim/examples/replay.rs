@@ -1,4 +1,4 @@
-//! Replays one seed and tells what happened: `replay SEED [FROM_MS TO_MS [SUBJECT]]`.
+//! Replays one seed and tells what happened: `replay [parts] SEED [FROM_MS TO_MS [SUBJECT]]`.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,10 @@ use tidegate_sim::scenario::Scenario;
 use tidegate_sim::{Variant, world};
 
 fn main() -> io::Result<()> {
-    let numbers = std::env::args().skip(1).map(|word| word.parse::<u64>());
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let in_parts = words.first().is_some_and(|word| word == "parts");
+    let numbers = words.iter().skip(usize::from(in_parts));
+    let numbers = numbers.map(|word| word.parse::<u64>());
     let numbers: Vec<u64> = numbers
         .collect::<Result<_, _>>()
         .map_err(|error| io::Error::other(format!("SEED [FROM_MS TO_MS [SUBJECT]]: {error}")))?;
@@ -18,11 +21,14 @@ fn main() -> io::Result<()> {
         number(2, u64::MAX),
         numbers.get(3),
     );
-    let scenario = Scenario::of(seed);
+    let scenario = match in_parts {
+        true => Scenario::in_parts(seed),
+        false => Scenario::of(seed),
+    };
     let history = world::run(&scenario, Variant::Shipped);
     let mut lines = Vec::new();
-    for (at, node, event) in &history.events {
-        lines.push((*at, format!("node {node} {event:?}")));
+    for ((at, node, event), part) in history.events.iter().zip(&history.lines) {
+        lines.push((*at, format!("node {node} part {part} {event:?}")));
     }
     for (at, weather) in &history.changes {
         lines.push((*at, format!("{weather:?}")));

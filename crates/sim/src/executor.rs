@@ -308,21 +308,23 @@ impl Future for Sleep {
     }
 }
 
-/// What a node sees of the simulation: its own clock, which begins anywhere.
+/// What a node sees of the simulation: its own clock, which begins anywhere, and its own date.
 #[derive(Clone)]
 pub struct NodeRuntime {
     sim: Sim,
     node: usize,
     began: Nanos,
+    date: Nanos,
 }
 
 impl NodeRuntime {
-    /// The runtime of `node`, whose clock read `began` at the beginning.
-    pub fn new(sim: &Sim, node: usize, began: Nanos) -> Self {
+    /// The runtime of `node`, whose clock read `began` at the beginning, and whose wall clock `date`.
+    pub fn new(sim: &Sim, node: usize, began: Nanos, date: Nanos) -> Self {
         NodeRuntime {
             sim: sim.clone(),
             node,
             began,
+            date,
         }
     }
 }
@@ -330,6 +332,10 @@ impl NodeRuntime {
 impl Runtime for NodeRuntime {
     fn now(&self) -> Nanos {
         self.began.plus(self.sim.now())
+    }
+
+    fn wall(&self) -> Nanos {
+        self.date.plus(self.sim.now())
     }
 
     fn sleep(&self, span: Nanos) -> impl Future<Output = ()> + Send + 'static {

@@ -69,7 +69,7 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
             });
             world.sim.sleep_until(until).await;
             if matches!(fault, Fault::KillEmpty | Fault::Restart) {
-                world.model.lock().restart_empty();
+                world.hit().lock().restart_empty();
                 lost(world);
             }
             world.weather(Weather::FAIR);
@@ -114,9 +114,19 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
             for_a_while(world, gray, until).await;
         }
         Fault::Flush => {
-            world.model.lock().forget_everything();
+            world.hit().lock().forget_everything();
             lost(world);
         }
+        Fault::Failover if world.scenario.parts > 1 => {
+            world.weather(Weather {
+                down: true,
+                ..Weather::FAIR
+            });
+            lost(world);
+            world.sim.sleep_until(until).await;
+            world.take_over();
+        }
+        Fault::Move => world.move_away(),
         Fault::Failover | Fault::FailoverSkewed => {
             world.weather(Weather {
                 down: true,
@@ -124,7 +134,8 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
             });
             let skew = world.sim.draw(|rng| rng.pick(&[-10_i64, -3, 3, 10]));
             {
-                let mut model = world.model.lock();
+                let hit = world.hit();
+                let mut model = hit.lock();
                 model.fail_over();
                 if fault == Fault::FailoverSkewed {
                     let epoch = model
@@ -139,7 +150,8 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
             world.weather(Weather::FAIR);
         }
         Fault::StepForward | Fault::StepBack => {
-            let mut model = world.model.lock();
+            let hit = world.hit();
+            let mut model = hit.lock();
             model.epoch = match fault {
                 Fault::StepForward => model.epoch.plus(TWO_HOURS),
                 _ => model.epoch.since(TWO_HOURS),
@@ -166,7 +178,7 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
             let node = victim(world);
             world.kill(node);
             world.sim.sleep_until(until).await;
-            world.model.lock().restart_empty();
+            world.hit().lock().restart_empty();
             lost(world);
             world.weather(Weather::FAIR);
         }

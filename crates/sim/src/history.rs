@@ -32,10 +32,22 @@ pub struct Record {
 pub struct Snapshot {
     /// When, by the simulation's clock and by the store's.
     pub at: Nanos,
-    /// See `at`.
+    /// See `at`; where there are several stores, the first one's.
     pub truth: Nanos,
+    /// The same of each line of stores.
+    pub truths: Vec<Nanos>,
     /// One per counter.
     pub used: Vec<u64>,
+}
+
+impl History {
+    /// What nodes told of one line of stores.
+    pub fn events_of(&self, line: usize) -> impl Iterator<Item = &(Nanos, usize, Event)> {
+        let events = self.events.iter().zip(&self.lines);
+        events
+            .filter(move |(_, of)| **of == line)
+            .map(|(event, _)| event)
+    }
 }
 
 /// Everything that happened.
@@ -51,6 +63,8 @@ pub struct History {
     pub failed: Vec<String>,
     /// What nodes told of their store.
     pub events: Vec<(Nanos, usize, Event)>,
+    /// The line of stores that each of the events was about.
+    pub lines: Vec<usize>,
     /// Charges sent.
     pub sent: Vec<Sent>,
     /// The store's books.
@@ -65,4 +79,8 @@ pub struct History {
     pub losses: Vec<Nanos>,
     /// When the weather changed.
     pub changes: Vec<(Nanos, Weather)>,
+    /// Refunds of the limit that all share.
+    pub wide_refunds: u64,
+    /// Calls that spoke of several slots.
+    pub crossed: u64,
 }

@@ -4,6 +4,8 @@
 //! The nodes run the shipped limiter and resilience code; only the clock, the scheduler, the network
 //! and the store are made up. A run depends on its seed alone.
 
+mod auditor;
+mod backwards;
 pub mod check;
 pub mod executor;
 mod faults;
@@ -11,6 +13,7 @@ pub mod history;
 pub mod model;
 mod rng;
 pub mod scenario;
+mod traffic;
 mod variant;
 pub mod world;
 

@@ -48,10 +48,12 @@ pub enum Fault {
     LateStore,
     /// Several of all these.
     Chaos,
+    /// Subjects move from one part of the store to another, with their counts.
+    Move,
 }
 
 impl Fault {
-    /// Every kind.
+    /// Every kind that can happen to a single store.
     pub const ALL: [Fault; 19] = [
         Fault::None,
         Fault::Kill,
@@ -72,6 +74,21 @@ impl Fault {
         Fault::DeathWithStore,
         Fault::LateStore,
         Fault::Chaos,
+    ];
+
+    /// What can happen to one part of a store.
+    pub const OF_A_PART: [Fault; 11] = [
+        Fault::None,
+        Fault::Kill,
+        Fault::KillEmpty,
+        Fault::Restart,
+        Fault::Hang,
+        Fault::Slow,
+        Fault::BlackHole,
+        Fault::Flush,
+        Fault::Failover,
+        Fault::Move,
+        Fault::NodeDeath,
     ];
 
     /// Whether the store may forget.
@@ -160,6 +177,12 @@ pub struct Scenario {
     pub lag: Nanos,
     /// How far the node's clocks are apart.
     pub skew: Nanos,
+    /// How many parts the store has.
+    pub parts: usize,
+    /// The part in which something goes wrong.
+    pub hit: usize,
+    /// The part that each counter is in; the first, if there is only one.
+    pub homes: Vec<usize>,
 }
 
 /// The first requests.
@@ -215,7 +238,7 @@ impl Scenario {
             Fault::Failover | Fault::FailoverSkewed => rng.between(300, 2_500),
             Fault::DeathWithStore => rng.between(10, 1_500),
             Fault::Pause => rng.between(50, 3_000),
-            Fault::Flush | Fault::StepForward | Fault::StepBack => 0,
+            Fault::Flush | Fault::StepForward | Fault::StepBack | Fault::Move => 0,
             _ => rng.between(2_500, 5_000),
         };
         let clears = begins.plus(Nanos::from_millis(lasts));
@@ -239,7 +262,51 @@ impl Scenario {
             ends: clears.plus(settle),
             lag: Nanos::from_millis(rng.between(1, 400)),
             skew: Nanos::from_secs(30),
+            parts: 1,
+            hit: 0,
+            homes: Vec::new(),
         }
+    }
+
+    /// The run of `seed` with a store of three parts.
+    pub fn in_parts(seed: u64) -> Self {
+        let faults = Fault::OF_A_PART;
+        let fault = faults[(seed % faults.len() as u64) as usize];
+        Scenario::in_parts_with(seed, fault)
+    }
+
+    /// The same with a fault of choice. Every part has a subject.
+    pub fn in_parts_with(seed: u64, fault: Fault) -> Self {
+        let mut rng = Rng::new(seed.wrapping_mul(0x9e6c_63d0_876a_9a47) ^ 3);
+        let mut scenario = Scenario::with(seed, fault);
+        let (parts, first) = (3, scenario.subjects[0]);
+        while scenario.subjects.len() < parts + rng.below(2) as usize {
+            scenario.subjects.push(Subject {
+                way: rng.pick(&[Way::Spread, Way::Spread, Way::Sticky, Way::Wandering]),
+                ..first
+            });
+        }
+        let window = scenario.spec.window.length();
+        let count = scenario.spec.count * scenario.subjects.len() as u64 * 7 / 10;
+        let algorithm = rng.pick(&Algorithm::ALL);
+        let ceiling = Spec::new(algorithm, count.max(1), window);
+        scenario.ceiling = rng.chance(400).then_some(ceiling);
+        let subjects = 0..scenario.subjects.len();
+        scenario.homes = subjects.map(|subject| subject % parts).collect();
+        scenario.homes.push(rng.below(parts as u64) as usize);
+        scenario.hit = rng.below(parts as u64) as usize;
+        scenario.parts = parts;
+        scenario
+    }
+
+    /// The part that a counter is in at first.
+    pub fn home(&self, counter: usize) -> usize {
+        self.homes.get(counter).copied().unwrap_or(0)
+    }
+
+    /// The part that subjects move to.
+    pub fn moves_to(&self) -> usize {
+        (self.hit + 1) % self.parts
     }
 
     /// How many counters there are: one of each subject, and the ceiling's.

@@ -34,4 +34,10 @@ pub enum Variant {
     WaitsTooLong,
     /// Refusals are remembered for twice as long as they last.
     RemembersTooLong,
+    /// What was charged for a request that is refused by its next limit is kept.
+    NeverTakesBack,
+    /// The widest limit is charged first.
+    WideFirst,
+    /// A part that takes over is believed as it is.
+    BelievesNewParts,
 }

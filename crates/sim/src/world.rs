@@ -3,21 +3,26 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate::clock::Clock;
-use tidegate::resilience::{Resilient, Settings, resilient};
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::resilience::{Resilient, Settings, resilient_parts};
 use tidegate::rules::{SourceFile, parse};
-use tidegate::{Decision, Limiter, Policy, Request, Secret};
-use tidegate_core::store::{Charge, ChargeSet, Source, Store, Terms};
+use tidegate::stores::MemoryStore;
+use tidegate::{Limiter, Policy, Request, Secret};
+use tidegate_core::store::PartId;
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
+use crate::auditor::{Listener, audit};
+use crate::backwards::Backwards;
 use crate::executor::{NodeRuntime, Sim};
 use crate::faults;
-use crate::history::{History, Record, Snapshot};
-use crate::model::{Intent, Link, Model, Sent, SharedModel, Weather, replicate};
-use crate::scenario::{Fault, LOAD_BEGINS, Scenario, Way};
+use crate::history::History;
+use crate::model::{Cluster, Divided, Link, Model, Sent, SharedModel, Weather, replicate};
+use crate::scenario::{Fault, Scenario};
+use crate::traffic::client;
 use crate::variant::Variant;
 
-type NodeLimiter = Limiter<Resilient<Link, NodeRuntime>>;
+pub(crate) type NodeLimiter = Limiter<Backwards<Resilient<Divided, NodeRuntime>>>;
 
 /// The store's date at the beginning of a run.
 const DATE: Nanos = Nanos::from_secs(1_794_700_000);
@@ -26,17 +31,25 @@ const DATE: Nanos = Nanos::from_secs(1_794_700_000);
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) sim: Sim,
-    pub(crate) model: SharedModel,
+    pub(crate) cluster: Arc<Cluster>,
     pub(crate) history: Arc<Mutex<History>>,
     pub(crate) scenario: Arc<Scenario>,
-    nodes: Arc<Mutex<Vec<Option<Arc<NodeLimiter>>>>>,
-    links: Arc<Mutex<Vec<Link>>>,
-    /// What the store knows each counter by, once that is known.
-    counters: Arc<Mutex<Vec<Option<u128>>>>,
+    pub(crate) nodes: Arc<Mutex<Vec<Option<Arc<NodeLimiter>>>>>,
+    /// Each node's way to the store.
+    pub(crate) ways: Arc<Mutex<Vec<Divided>>>,
+    /// One of each subject, and the ceiling's.
+    pub(crate) counters: Arc<Vec<Counter>>,
     sent: Arc<Mutex<Vec<Sent>>>,
     /// Requests that each node has not answered yet.
-    under_way: Arc<Mutex<Vec<u64>>>,
-    variant: Variant,
+    pub(crate) under_way: Arc<Mutex<Vec<u64>>>,
+    pub(crate) variant: Variant,
+}
+
+/// What a store knows a counter by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counter {
+    pub(crate) bits: u128,
+    pub(crate) subject: Fingerprint,
 }
 
 /// Runs a scenario from beginning to end.
@@ -54,15 +67,18 @@ pub fn run(scenario: &Scenario, variant: Variant) -> History {
     for subject in 0..scenario.subjects.len() {
         world.sim.spawn(None, client(world.clone(), subject));
     }
-    world.sim.spawn(None, auditor(world.clone()));
-    world.sim.spawn(
-        None,
-        replicate(world.sim.clone(), Arc::clone(&world.model), scenario.lag),
-    );
+    world.sim.spawn(None, audit(world.clone()));
+    for line in 0..scenario.parts {
+        let model = world.cluster.model(line);
+        let replica = replicate(world.sim.clone(), model, scenario.lag);
+        world.sim.spawn(None, replica);
+    }
     world.sim.spawn(None, faults::happen(world.clone()));
     world.sim.run_until(scenario.ends);
     let mut history = std::mem::take(&mut *world.history.lock());
     history.sent = std::mem::take(&mut *world.sent.lock());
+    history.crossed = world.cluster.crossed();
+    history.wide_refunds = world.wide_refunds();
     // Tasks hold the simulation and it holds them: let go of both.
     for node in 0..scenario.nodes {
         world.sim.kill(node);
@@ -73,20 +89,20 @@ pub fn run(scenario: &Scenario, variant: Variant) -> History {
 
 impl World {
     fn new(scenario: &Scenario, variant: Variant) -> Self {
-        let mut model = Model::new(DATE);
-        if scenario.fault == Fault::Drift {
-            model.drift = if scenario.seed & 32 == 0 { 1 } else { -1 } * 100_000_000;
+        let counters = counters(scenario);
+        let models = (0..scenario.parts).map(|part| model(scenario, part));
+        let cluster = Cluster::new(models);
+        for (i, counter) in counters.iter().enumerate() {
+            cluster.give(counter.subject, scenario.home(i));
         }
-        // Whether a connection can tell a store that was emptied; it always can one that restarted.
-        model.tells_life = scenario.fault != Fault::Flush;
         World {
             sim: Sim::new(scenario.seed),
-            model: Arc::new(Mutex::new(model)),
+            cluster: Arc::new(cluster),
             history: Arc::default(),
             scenario: Arc::new(scenario.clone()),
             nodes: Arc::new(Mutex::new(vec![None; scenario.nodes])),
-            links: Arc::default(),
-            counters: Arc::new(Mutex::new(vec![None; scenario.counters()])),
+            ways: Arc::default(),
+            counters: Arc::new(counters),
             sent: Arc::default(),
             under_way: Arc::new(Mutex::new(vec![0; scenario.nodes])),
             variant,
@@ -97,10 +113,15 @@ impl World {
     pub(crate) fn start(&self, node: usize) {
         let scenario = &self.scenario;
         let began = Nanos::from_secs(self.sim.draw(|rng| rng.below(100_000)));
-        let runtime = NodeRuntime::new(&self.sim, node, began);
         let skew = Nanos::new(scenario.skew.get() * node as u64);
+        let runtime = NodeRuntime::new(&self.sim, node, began, DATE.plus(skew));
         let sent = &self.sent;
-        let link = Link::new(&self.sim, &self.model, node, skew, self.variant, sent);
+        let link = Link::new(&self.sim, &self.hit(), node, skew, self.variant, sent);
+        let way = Divided::new(&self.cluster, link);
+        if scenario.parts > 1 {
+            let reading = way.clone().read_the_map(self.sim.clone());
+            self.sim.spawn(Some(node), reading);
+        }
         let settings = Settings {
             budget: match self.variant {
                 Variant::WaitsTooLong => Nanos::from_millis(50),
@@ -110,32 +131,28 @@ impl World {
             denials: 64,
             ..Settings::default()
         };
-        let watcher = {
-            let (history, sim) = (Arc::clone(&self.history), self.sim.clone());
-            Arc::new(move |event| {
-                let at = sim.now();
-                history.lock().events.push((at, node, event));
-            })
-        };
+        let watch = Arc::new(Listener {
+            sim: self.sim.clone(),
+            node,
+            history: Arc::clone(&self.history),
+            parts: Mutex::default(),
+            cluster: Arc::clone(&self.cluster),
+        });
         let wall = NodeClock {
             sim: self.sim.clone(),
             skew,
         };
-        let store = resilient(link.clone(), runtime, wall.now(), settings, watcher);
-        let text = scenario.rules();
-        let rules = parse(&[SourceFile {
-            name: "sim.yaml",
-            text: &text,
-        }]);
-        let rules = rules.expect("scenarios write good rules");
-        let secret = Secret::from_bytes(&[7; 16]).expect("sixteen bytes are a secret");
-        let limiter = Limiter::new(store, Policy::of(rules), secret, Arc::new(wall));
+        let store = resilient_parts(way.clone(), runtime, settings, watch);
+        let store = Backwards {
+            store,
+            turned: self.variant == Variant::WideFirst,
+        };
+        let limiter = Limiter::new(store, policy(scenario), secret(), Arc::new(wall));
         self.nodes.lock()[node] = Some(Arc::new(limiter));
-        let mut links = self.links.lock();
-        if links.len() <= node {
-            links.push(link);
-        } else {
-            links[node] = link;
+        let mut ways = self.ways.lock();
+        match ways.get_mut(node) {
+            Some(old) => *old = way,
+            None => ways.push(way),
         }
     }
 
@@ -148,148 +165,113 @@ impl World {
         history.died += std::mem::take(&mut self.under_way.lock()[node]);
     }
 
+    /// The store in which things go wrong.
+    pub(crate) fn hit(&self) -> SharedModel {
+        self.cluster.model(self.scenario.hit)
+    }
+
+    /// What a line's clock reads.
+    pub(crate) fn time(&self, line: usize) -> Nanos {
+        self.cluster.model(line).lock().time(self.sim.now())
+    }
+
+    /// A replica takes over from the store in which things went wrong, as a part of its own.
+    pub(crate) fn take_over(&self) {
+        let replica = Arc::new(Mutex::new(self.hit().lock().replica()));
+        let another = PartId(100 + self.scenario.hit as u64);
+        let line = self.scenario.hit;
+        self.cluster.take_over(line, another, Arc::clone(&replica));
+        let replicating = replicate(self.sim.clone(), replica, self.scenario.lag);
+        self.sim.spawn(None, replicating);
+    }
+
+    /// The subjects of one part move to another, with their counts.
+    pub(crate) fn move_away(&self) {
+        let (from, to) = (self.scenario.hit, self.scenario.moves_to());
+        let (leaves, enters) = (self.cluster.model(from), self.cluster.model(to));
+        let (mut leaves, mut enters) = (leaves.lock(), enters.lock());
+        let here = |(i, _): &(usize, &Counter)| self.scenario.home(*i) == from;
+        for (_, counter) in self.counters.iter().enumerate().filter(here) {
+            let enters = &mut enters.counters;
+            leaves.counters.hand_over(counter.bits, enters);
+            self.cluster.give(counter.subject, to);
+        }
+    }
+
+    fn wide_refunds(&self) -> u64 {
+        let ceiling = self.counters.get(self.scenario.subjects.len());
+        ceiling.map_or(0, |counter| {
+            let model = self.cluster.model(self.cluster.line_of(counter.subject));
+            model.lock().counters.refunds(counter.bits)
+        })
+    }
+
     /// Changes how the store behaves.
     pub(crate) fn weather(&self, weather: Weather) {
-        self.model.lock().weather = weather;
+        self.hit().lock().weather = weather;
         let now = self.sim.now();
         self.history.lock().changes.push((now, weather));
     }
+}
 
-    /// The nodes that are up.
-    fn up(&self) -> Vec<usize> {
-        let nodes = self.nodes.lock();
-        (0..nodes.len())
-            .filter(|node| nodes[*node].is_some())
-            .collect()
+/// A store as it is in the beginning.
+fn model(scenario: &Scenario, part: usize) -> SharedModel {
+    // Where nobody is decided by two of them, clocks may differ.
+    let apart = match (&scenario.ceiling, scenario.fault) {
+        (Some(_), _) | (_, Fault::Move) => Nanos::ZERO,
+        _ => Nanos::from_millis(370 * part as u64),
+    };
+    let mut model = Model::new(DATE.plus(apart));
+    if scenario.fault == Fault::Drift {
+        model.drift = if scenario.seed & 32 == 0 { 1 } else { -1 } * 100_000_000;
     }
+    // Whether a connection can tell a store that was emptied; it always can one that restarted.
+    model.tells_life = scenario.fault != Fault::Flush;
+    Arc::new(Mutex::new(model))
+}
 
-    fn route(&self, subject: usize) -> Option<usize> {
-        let up = self.up();
-        let way = self.scenario.subjects[subject].way;
-        let turn = match way {
-            Way::Spread => self.sim.draw(|rng| rng.below(64)),
-            Way::Sticky => subject as u64,
-            // Moves on in the middle of things.
-            Way::Wandering => self.sim.now().get() / 1_700_000_000,
-        };
-        match up.is_empty() {
-            true => None,
-            false => Some(up[turn as usize % up.len()]),
-        }
-    }
+fn policy(scenario: &Scenario) -> Policy {
+    let text = scenario.rules();
+    let rules = parse(&[SourceFile {
+        name: "sim.yaml",
+        text: &text,
+    }]);
+    Policy::of(rules.expect("scenarios write good rules"))
+}
 
-    fn ask(&self, subject: usize) {
-        let Some(node) = self.route(subject) else {
-            return;
-        };
-        let Some(limiter) = self.nodes.lock()[node].clone() else {
-            return;
-        };
-        self.history.lock().asked += 1;
-        self.under_way.lock()[node] += 1;
-        let world = self.clone();
-        self.sim.spawn(Some(node), async move {
-            let sent = world.sim.now();
-            let request = Request::default().with("user", format!("subject-{subject}"));
-            let decided = limiter.check(request).await;
-            world.under_way.lock()[node] -= 1;
-            match decided {
-                Ok(decision) => world.decided(&decision, sent, node, subject).await,
-                Err(error) => world.history.lock().failed.push(error.to_string()),
-            }
-        });
-    }
+fn secret() -> Secret {
+    Secret::from_bytes(&[7; 16]).expect("sixteen bytes are a secret")
+}
 
-    async fn decided(&self, decision: &Decision, sent: Nanos, node: usize, subject: usize) {
-        let now = self.sim.now();
-        let record = Record {
-            sent,
-            done: now,
-            node,
-            subject,
-            admitted: decision.allowed(),
-            source: decision.source(),
-            at: decision.at(),
-            truth: self.model.lock().time(now),
-        };
-        self.history.lock().records.push(record);
-        let charges = decision.limits().map(|view| Charge {
-            subject: view.subject,
-            rule: view.rule.name(),
-            rate: view.rate,
-            limit: std::borrow::Cow::Borrowed(view.limit),
-            cost: view.cost,
-            role: view.role,
-            terms: &Terms::USUAL,
-        });
-        let set = ChargeSet {
-            charges: charges.collect(),
-        };
-        for charge in &set.charges {
-            let counter = match charge.rule.as_str() {
-                "ceiling" => self.scenario.subjects.len(),
-                _ => subject,
+/// The counters of a run, in the order of the scenario: found by asking a limiter of its own.
+fn counters(scenario: &Scenario) -> Vec<Counter> {
+    let clock = ManualClock::at(DATE);
+    let store = MemoryStore::new(clock.clone());
+    let limiter = Limiter::new(store, policy(scenario), secret(), Arc::new(clock));
+    let mut counters = Vec::new();
+    let mut ceiling = None;
+    for subject in 0..scenario.subjects.len() {
+        let name = name(subject);
+        let decision = limiter.check_now(Request::default().with("user", name.as_str()));
+        for view in decision.limits() {
+            let rule = view.rule.name();
+            let counter = Counter {
+                bits: rule.counter(view.subject, view.rate),
+                subject: view.subject,
             };
-            self.counters.lock()[counter] = Some(charge.counter());
-        }
-        if record.source == Source::DenyCache {
-            let mut model = self.model.lock();
-            let peeked = model.counters.decide(&set, Intent::Peek, record.truth);
-            drop(model);
-            if peeked.admitted {
-                self.history.lock().hasty.push(record);
+            match rule.as_str() {
+                "ceiling" => ceiling = Some(counter),
+                _ => counters.push(counter),
             }
         }
-        if self.variant == Variant::ProbesWithRequests && record.source == Source::Fallback {
-            let link = self.links.lock()[node].clone();
-            let _whatever = link.charge(&set).await;
-        }
     }
+    counters.extend(ceiling);
+    counters
 }
 
-/// A subject's client: Poisson arrivals, and now and then a burst.
-async fn client(world: World, subject: usize) {
-    let every = world.scenario.subjects[subject].every;
-    world.sim.sleep(LOAD_BEGINS).await;
-    // The last requests are answered before the run ends.
-    let end = world.scenario.ends.since(Nanos::from_millis(20));
-    loop {
-        let (wait, burst) = world.sim.draw(|rng| {
-            let uniform = (rng.below(1 << 32) + 1) as f64 / (1_u64 << 32) as f64;
-            let wait = -uniform.ln() * every.get() as f64;
-            let burst = if rng.chance(20) { rng.between(2, 6) } else { 1 };
-            (Nanos::new(wait as u64), burst)
-        });
-        world.sim.sleep(wait).await;
-        if world.sim.now() >= end {
-            return;
-        }
-        for _ in 0..burst {
-            world.ask(subject);
-        }
-    }
-}
-
-/// Reads the store's books now and then.
-async fn auditor(world: World) {
-    loop {
-        world.sim.sleep(Nanos::from_millis(130)).await;
-        let at = world.sim.now();
-        let counters = world.counters.lock().clone();
-        let mut model = world.model.lock();
-        let truth = model.time(at);
-        let used = |(i, counter): (usize, &Option<u128>)| {
-            let limit = world.scenario.limit(i);
-            counter.map_or(0, |counter| model.counters.used(counter, &limit, truth))
-        };
-        let used = counters.iter().enumerate().map(used).collect();
-        drop(model);
-        world
-            .history
-            .lock()
-            .snapshots
-            .push(Snapshot { at, truth, used });
-    }
+/// What a subject is called.
+pub(crate) fn name(subject: usize) -> String {
+    format!("subject-{subject}")
 }
 
 /// A node's wall clock: wrong by its skew.

@@ -6,10 +6,10 @@ use tidegate_sim::scenario::{Fault, Scenario, Way};
 use tidegate_sim::{Variant, world};
 
 /// The factors of all subjects in `runs` runs, in hundredths.
-fn factors(fault: Fault, way: Way, runs: u64) -> Vec<u64> {
+fn factors(scenario: impl Fn(u64) -> Scenario, way: Way, runs: u64) -> Vec<u64> {
     let mut factors = Vec::new();
     for seed in 0..runs {
-        let mut scenario = Scenario::with(seed, fault);
+        let mut scenario = scenario(seed);
         scenario.on_failure = OnStoreFailure::Local;
         for subject in &mut scenario.subjects {
             subject.way = way;
@@ -27,13 +27,26 @@ fn factors(fault: Fault, way: Way, runs: u64) -> Vec<u64> {
 #[test]
 fn who_is_known_to_all_nodes_gets_the_limit_and_no_more() {
     for fault in [Fault::Restart, Fault::KillEmpty, Fault::Failover] {
-        let factors = factors(fault, Way::Spread, 120);
-        let over = factors.iter().filter(|factor| **factor > 100).count();
-        let worst = factors.iter().max().copied().unwrap_or(0);
-        let told = format!(
-            "{fault:?}: {over} of {} over, at most {worst} %",
-            factors.len()
-        );
-        assert!(over * 20 <= factors.len() && worst <= 115, "{told}");
+        let factors = factors(|seed| Scenario::with(seed, fault), Way::Spread, 120);
+        check(&format!("{fault:?}"), &factors);
     }
+}
+
+/// The same where one of three parts goes and a replica takes over as a part of its own.
+#[test]
+fn who_is_in_a_part_that_is_taken_over_gets_no_more_either() {
+    let alone = |seed| Scenario {
+        ceiling: None,
+        ..Scenario::in_parts_with(seed, Fault::Failover)
+    };
+    check("in parts", &factors(alone, Way::Spread, 40));
+}
+
+#[track_caller]
+fn check(what: &str, factors: &[u64]) {
+    let over = factors.iter().filter(|factor| **factor > 100).count();
+    let worst = factors.iter().max().copied().unwrap_or(0);
+    let all = factors.len();
+    let told = format!("{what}: {over} of {all} over, at most {worst} %");
+    assert!(over * 20 <= all && worst <= 115, "{told}");
 }

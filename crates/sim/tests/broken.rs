@@ -10,10 +10,26 @@ const SEEDS: u64 = 400;
 /// Runs a mistake until the promise it breaks is found broken, under faults that bring it out.
 #[track_caller]
 fn check(variant: Variant, faults: &[Fault], promise: &str) {
+    check_in(Scenario::with, variant, faults, promise);
+}
+
+/// The same with a store of three parts.
+#[track_caller]
+fn check_in_parts(variant: Variant, faults: &[Fault], promise: &str) {
+    check_in(Scenario::in_parts_with, variant, faults, promise);
+}
+
+#[track_caller]
+fn check_in(
+    scenario: fn(u64, Fault) -> Scenario,
+    variant: Variant,
+    faults: &[Fault],
+    promise: &str,
+) {
     let mut others = Vec::new();
     for seed in 0..SEEDS {
         let fault = faults[seed as usize % faults.len()];
-        let scenario = Scenario::with(seed, fault);
+        let scenario = scenario(seed, fault);
         let findings = judge(&scenario, &world::run(&scenario, variant));
         if findings.iter().any(|finding| finding.promise == promise) {
             let shipped = judge(&scenario, &world::run(&scenario, Variant::Shipped));
@@ -117,4 +133,30 @@ fn a_decision_that_waits_too_long() {
 fn a_refusal_remembered_too_long() {
     let promise = "a deny cache refuses only what the store would";
     check(Variant::RemembersTooLong, &[Fault::None], promise);
+}
+
+#[test]
+fn a_narrow_charge_that_stays_when_a_wide_limit_refuses() {
+    let promise = "nothing is charged twice";
+    check_in_parts(Variant::NeverTakesBack, &[Fault::None], promise);
+    let promise = "who asks gets 0.95 of the limit";
+    check_in_parts(Variant::NeverTakesBack, &[Fault::None], promise);
+}
+
+#[test]
+fn a_wide_limit_that_is_charged_first() {
+    let promise = "a refusal touches nothing wider";
+    check_in_parts(Variant::WideFirst, &[Fault::None], promise);
+}
+
+#[test]
+fn a_narrow_charge_that_is_given_back_twice() {
+    let promise = "nothing is forgiven";
+    check_in_parts(Variant::RetriesRefunds, &[Fault::None], promise);
+}
+
+#[test]
+fn a_part_that_takes_over_and_is_believed_as_it_is() {
+    let promise = "a part that takes over is told before it is believed";
+    check_in_parts(Variant::BelievesNewParts, &[Fault::Failover], promise);
 }

@@ -30,7 +30,7 @@ struct Denying {
 impl Denying {
     fn new() -> Self {
         let (sim, clock) = (Sim::new(1), ManualClock::at(DATE));
-        let runtime = NodeRuntime::new(&sim, 0, Nanos::ZERO);
+        let runtime = NodeRuntime::new(&sim, 0, Nanos::ZERO, Nanos::ZERO);
         let store = MemoryStore::new(clock.clone());
         Denying {
             cache: DenyCache::new(store, runtime, 16, Nanos::from_secs(1)),

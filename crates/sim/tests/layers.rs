@@ -11,13 +11,14 @@ use tidegate::rules::{SourceFile, parse};
 use tidegate::{Fate, Limiter, Policy, Request, Secret};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, ChargeSet, Durability, OnStoreFailure, Outcome, Role, Source, Store, Terms,
+    Charge, ChargeSet, Durability, OnStoreFailure, Outcome, Refund, Refunded, Role, Source, Store,
+    Terms,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{Link, Model, SharedModel, Weather};
+use tidegate_sim::model::{Cluster, Divided, Intent, Link, Model, SharedModel, Weather};
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
@@ -26,7 +27,7 @@ const MS: fn(u64) -> Nanos = Nanos::from_millis;
 struct Bench {
     sim: Sim,
     model: SharedModel,
-    store: Resilient<Link, NodeRuntime>,
+    store: Resilient<Divided, NodeRuntime>,
     sent: Arc<Mutex<Vec<tidegate_sim::model::Sent>>>,
     events: Arc<Mutex<Vec<Event>>>,
     rule: RuleName,
@@ -45,10 +46,12 @@ impl Bench {
         let model = Arc::new(Mutex::new(Model::new(DATE)));
         let (sent, events) = (Arc::default(), Arc::new(Mutex::new(Vec::new())));
         let link = Link::new(&sim, &model, 0, Nanos::ZERO, Variant::Shipped, &sent);
-        let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7));
+        let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
         let told = Arc::clone(&events);
         let watcher = Arc::new(move |event| told.lock().push(event));
-        let store = resilient(link, runtime, DATE, settings, watcher);
+        let cluster = Arc::new(Cluster::new([Arc::clone(&model)]));
+        let parts = Divided::new(&cluster, link);
+        let store = resilient(parts, runtime, settings, watcher);
         sim.run_until(MS(1_500)); // until the list of nodes is known to be complete
         Bench {
             sim,
@@ -124,6 +127,17 @@ fn a_late_charge_is_given_back_and_the_local_one_charged() {
     assert_eq!(bench.booked(), 1, "what was admitted");
     assert_eq!(bench.charge(1).source, Source::Exact);
     assert_eq!(bench.booked(), 2);
+}
+
+/// A store that is too slow for decisions is not too slow to be told of them. The late answer to a debt was
+/// taken for none, and the debt charged over and over.
+#[test]
+fn a_debt_that_is_answered_late_is_charged_once() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.weather(slow(4));
+    assert_eq!(bench.charge(1).source, Source::Fallback);
+    bench.pass(MS(200));
+    assert_eq!(bench.booked(), 1);
 }
 
 /// A rule's own budget is the one that counts.
@@ -327,4 +341,47 @@ fn a_store_that_forgot_is_given_back_what_this_node_remembers() {
     assert!(bench.events.lock().contains(&Event::Lost));
     assert!(bench.booked() >= 7, "{}", bench.booked());
     assert_eq!(bench.charge(1).source, Source::Exact);
+}
+
+/// Another node was the first to meet the emptied store, so there is a record again, only of less. What it
+/// admits until the loss is known was in nobody's memory, and lost when memories were merged by maximum.
+#[test]
+fn what_an_emptied_store_admits_before_that_is_known_is_charged_too() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.model.lock().tells_life = false;
+    assert!(bench.charge(5).admitted);
+    {
+        let mut model = bench.model.lock();
+        model.forget_everything();
+        let now = model.time(bench.sim.now());
+        let others = bench.set(1);
+        assert!(model.counters.decide(&others, Intent::Charge, now).admitted);
+    }
+    assert_eq!(bench.charge(1).source, Source::Exact);
+    bench.pass(MS(300));
+    assert!(bench.events.lock().contains(&Event::Lost));
+    assert_eq!(bench.booked(), 6);
+}
+
+/// The same with a store that holds less because something was given back: then nothing is owed.
+#[test]
+fn what_a_store_admits_after_a_refund_is_charged_once() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.model.lock().tells_life = false;
+    assert!(bench.charge(5).admitted);
+    {
+        let mut model = bench.model.lock();
+        let now = model.time(bench.sim.now());
+        let refund = Refund {
+            id: 1,
+            charged: now,
+            until: now.plus(Nanos::from_secs(60)),
+            set: bench.set(4),
+        };
+        assert_eq!(model.counters.refund(&refund, now), Refunded::Done);
+    }
+    assert_eq!(bench.charge(1).source, Source::Exact);
+    bench.pass(MS(300));
+    assert_eq!(bench.charge(1).source, Source::Exact);
+    assert_eq!(bench.booked(), 3);
 }

@@ -64,8 +64,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// A wall clock set before 1970 reads as 1970.
-fn wall() -> Nanos {
+/// The wall clock of this moment. One set before 1970 reads as 1970.
+pub(crate) fn wall() -> Nanos {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(Nanos::ZERO, Nanos::from)
 }

@@ -11,8 +11,8 @@ use tidegate::runtime::TokioRuntime;
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, Probe, Refund,
-    Refunded, Role, Seed, Store, StoreError, Terms, Vitals,
+    Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, PartId, Parts, Probe,
+    Refund, Refunded, Role, Seed, Store, StoreError, Terms, Vitals,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -20,8 +20,9 @@ use tidegate_core::units::{Cost, Nanos};
 type Answer<T> = Result<T, StoreError>;
 
 /// A memory store that refuses connections while it is away.
+#[derive(Clone)]
 struct Fickle {
-    memory: MemoryStore<SystemClock>,
+    memory: Arc<MemoryStore<SystemClock>>,
     away: Arc<AtomicBool>,
 }
 
@@ -98,6 +99,22 @@ impl Probe for Fickle {
     }
 }
 
+impl Parts for Fickle {
+    type Part = Fickle;
+
+    fn part_of(&self, _: Fingerprint) -> PartId {
+        PartId(0)
+    }
+
+    fn part(&self, id: PartId) -> Option<Fickle> {
+        (id == PartId(0)).then(|| self.clone())
+    }
+
+    fn ids(&self) -> Vec<PartId> {
+        vec![PartId(0)]
+    }
+}
+
 const TASKS: u64 = 8;
 const EACH: u64 = 2_000;
 const LIMIT: u64 = 3_000;
@@ -112,7 +129,7 @@ fn a_store_that_comes_and_goes_fails_no_decision_and_admits_no_more_than_told() 
     tokio.block_on(async {
         let (away, clock) = (Arc::new(AtomicBool::new(false)), SystemClock::new());
         let fickle = Fickle {
-            memory: MemoryStore::new(clock),
+            memory: Arc::new(MemoryStore::new(clock)),
             away: Arc::clone(&away),
         };
         let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
@@ -126,7 +143,7 @@ fn a_store_that_comes_and_goes_fails_no_decision_and_admits_no_more_than_told() 
             ..Settings::default()
         };
         let runtime = TokioRuntime::new().expect("randomness");
-        let store = resilient(fickle, runtime, clock.wall(), settings, watcher);
+        let store = resilient(fickle, runtime, settings, watcher);
         let store = Arc::new(store);
         ready.recv().await.expect("the node meets its store");
         let admitted = Arc::new(AtomicU64::new(0));

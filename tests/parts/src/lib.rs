@@ -8,14 +8,16 @@
     reason = "a part that cannot be started fails its test"
 )]
 
+mod authority;
 mod cluster;
 mod proxy;
 mod sentinel;
 mod servers;
 mod shifted_clock;
 
+pub use authority::{Authority, Certificate};
 pub use cluster::Cluster;
 pub use proxy::{Fault, Proxy};
-pub use sentinel::{Sentinels, WATCHED};
+pub use sentinel::{Sentinel, Sentinels, WATCHED};
 pub use servers::{Program, Server, free_port};
 pub use shifted_clock::ShiftedClock;

@@ -1,4 +1,4 @@
-//! A primary, its replicas, and three sentinels that watch them.
+//! A primary, its replicas, and sentinels that watch them.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -14,11 +14,13 @@ pub const WATCHED: &str = "counters";
 pub struct Sentinels {
     /// The servers; the first is the primary until a failover.
     pub servers: Vec<Server>,
-    watchers: Vec<Watcher>,
+    watchers: Vec<Sentinel>,
 }
 
-struct Watcher {
-    port: u16,
+/// A single sentinel.
+pub struct Sentinel {
+    /// Where it listens, on loopback.
+    pub port: u16,
     child: Child,
     _folder: TempDir,
 }
@@ -46,7 +48,7 @@ impl Sentinels {
                 |role| role.contains("connected"),
             );
         }
-        let watchers = (0..3).map(|_| Watcher::start(&servers[0])).collect();
+        let watchers = (0..3).map(|_| Sentinel::start(&servers[0])).collect();
         let sentinels = Sentinels { servers, watchers };
         for port in sentinels.ports() {
             let ask = || redis_cli(port, &["SENTINEL", "CKQUORUM", WATCHED]);
@@ -63,6 +65,23 @@ impl Sentinels {
         self.watchers.iter().map(|watcher| watcher.port).collect()
     }
 
+    /// Where all of them and their primary are, as a store's address.
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> = self
+            .ports()
+            .iter()
+            .map(|p| format!("127.0.0.1:{p}"))
+            .collect();
+        format!("redis+sentinel://{}/{WATCHED}", hosts.join(","))
+    }
+
+    /// Ends one of the sentinels at once.
+    pub fn kill(&mut self, sentinel: usize) {
+        let child = &mut self.watchers[sentinel].child;
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
     /// The port of the primary, as the first sentinel that answers knows it.
     pub fn primary(&self) -> u16 {
         let ask = |port| redis_cli(port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", WATCHED]);
@@ -71,12 +90,46 @@ impl Sentinels {
         ports.next().expect("a sentinel that knows the primary")
     }
 
-    /// Orders a failover; returns when another server is the primary.
+    /// Returns when all sentinels name the same primary and all other servers follow it. Who does not is
+    /// told to: the sentinels would do so too, after ten seconds.
+    pub fn settle(&self) {
+        let ask = || self.unsettled().unwrap_or_default();
+        until("one primary with replicas", ask, str::is_empty);
+    }
+
+    /// What is not as it will be.
+    fn unsettled(&self) -> Option<String> {
+        let named = |port| redis_cli(port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", WATCHED]);
+        let named: Vec<String> = self.ports().into_iter().map(named).collect();
+        let primary = self.primary();
+        let agreed = |name: &String| name.ends_with(&format!("\n{primary}"));
+        if !named.iter().all(agreed) {
+            return Some(format!("{named:?}"));
+        }
+        self.servers.iter().find_map(|server| {
+            let (role, of) = (server.ask(&["ROLE"]), primary.to_string());
+            let is_primary = server.port() == primary;
+            let follows = role.starts_with("slave") && role.contains(&of);
+            if !is_primary && !follows {
+                server.ask(&["REPLICAOF", "127.0.0.1", &of]);
+            }
+            let settled = match is_primary {
+                true => role.starts_with("master"),
+                false => follows && role.contains("connected"),
+            };
+            (!settled).then_some(role)
+        })
+    }
+
+    /// Orders a failover, again if it comes to nothing; returns when another server is the primary.
     pub fn fail_over(&self) {
         let before = self.primary();
         let port = self.ports()[0];
-        let order = || redis_cli(port, &["SENTINEL", "FAILOVER", WATCHED]);
-        until("a failover", order, |answer| answer == "OK");
+        let order = || {
+            redis_cli(port, &["SENTINEL", "FAILOVER", WATCHED]);
+            self.primary().to_string()
+        };
+        until("a failover", order, |port| port != before.to_string());
         self.moved_from(before);
     }
 
@@ -89,28 +142,33 @@ impl Sentinels {
     }
 }
 
-impl Watcher {
-    fn start(primary: &Server) -> Watcher {
+impl Sentinel {
+    fn start(primary: &Server) -> Sentinel {
+        Sentinel::with(primary.port(), 2, &[])
+    }
+
+    /// One that watches the primary on a port, for as many as `quorum`; `options` as on a command line.
+    pub fn with(primary: u16, quorum: u8, options: &[String]) -> Sentinel {
         let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
         let path = folder.path().join("sentinel.conf");
         let config = format!(
             "port {port}\nbind 127.0.0.1\n\
-             sentinel monitor {WATCHED} 127.0.0.1 {} 2\n\
+             sentinel monitor {WATCHED} 127.0.0.1 {primary} {quorum}\n\
              sentinel down-after-milliseconds {WATCHED} 500\n\
-             sentinel failover-timeout {WATCHED} 4000\n",
-            primary.port()
+             sentinel failover-timeout {WATCHED} 4000\n"
         );
         fs::write(&path, config).expect("a configuration");
         let child = Command::new("redis-server")
             .arg(path)
             .arg("--sentinel")
+            .args(options)
             .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("no redis-server ({error}): run scripts/tools"));
-        let watcher = Watcher {
+        let sentinel = Sentinel {
             port,
             child,
             _folder: folder,
@@ -120,11 +178,16 @@ impl Watcher {
             || redis_cli(port, &["PING"]),
             |answer| answer == "PONG",
         );
-        watcher
+        sentinel
+    }
+
+    /// What it answers to one command, as `redis-cli` prints it.
+    pub fn ask(&self, command: &[&str]) -> String {
+        redis_cli(self.port, command)
     }
 }
 
-impl Drop for Watcher {
+impl Drop for Sentinel {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -82,7 +82,10 @@ fn refused_unasked(plan: &Plan<'_>, outcome: &Outcome) -> bool {
     let refuses = |charge: &Charge<'_>| {
         charge.role != Role::Shadow && charge.terms.on_failure == OnStoreFailure::Deny
     };
-    outcome.source == Source::Fallback && plan.set.charges.iter().any(refuses)
+    // Of a store in parts, another rule's part may have decided.
+    let mut charges = plan.set.charges.iter().zip(&outcome.readings);
+    let refused = charges.any(|(charge, reading)| refuses(charge) && !reading.verdict.allows());
+    outcome.source == Source::Fallback && refused
 }
 
 /// The longest delay any enforced queue asks for.

@@ -5,6 +5,7 @@
 
 mod ask;
 mod client;
+mod doctor;
 mod explain;
 mod key;
 mod lint;
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::Layer;
+use crate::store_choice::StoreUrl;
 
 /// A distributed rate limiter.
 #[derive(Parser, Debug)]
@@ -33,6 +35,8 @@ enum Command {
     /// Check rules files or folders: faults and warnings
     #[command(alias = "check")]
     Lint(LintArgs),
+    /// Look at the store: what is wrong with it, and the cure
+    Doctor(DoctorArgs),
     /// Tell which rules apply to a request and why, without a server
     Explain(ExplainArgs),
     /// Ask a running server, and charge
@@ -61,6 +65,46 @@ struct LintArgs {
     /// Rules files, or folders of them; each is checked as one set of rules
     #[arg(required = true, value_name = "FILE")]
     paths: Vec<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct DoctorArgs {
+    /// File with settings of the service; those that matter here are taken from it
+    #[arg(long, env = "TIDEGATE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// The store to look at, as for serve
+    #[arg(
+        long,
+        env = "TIDEGATE_STORE",
+        value_name = "STORE",
+        hide_env_values = true
+    )]
+    store: Option<StoreUrl>,
+
+    /// Rules file or folder to check too
+    #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
+    rules: Option<PathBuf>,
+
+    /// File with the secret that the nodes of this store should have
+    #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+
+    /// Milliseconds that a decision waits for the store [default: 5]
+    #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "MS")]
+    store_budget: Option<u64>,
+
+    /// Milliseconds between the clocks that are worth a warning [default: 20]
+    #[arg(long, env = "TIDEGATE_CLOCK_WARN", value_name = "MS")]
+    clock_warn: Option<u64>,
+
+    /// Milliseconds between them that are a failure [default: 50]
+    #[arg(long, env = "TIDEGATE_CLOCK_ALARM", value_name = "MS")]
+    clock_alarm: Option<u64>,
+
+    /// Print one JSON document instead of lines
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -151,6 +195,7 @@ pub(crate) fn run(cli: Cli) -> Exit {
     match cli.command {
         Command::Serve(args) => serve::run(*args),
         Command::Lint(args) => lint::run(&args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Explain(args) => explain::run(&args),
         Command::Try(args) => ask::run(&args, "/v1/check"),
         Command::Peek(args) => ask::run(&args, "/v1/peek"),

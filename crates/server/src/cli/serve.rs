@@ -1,6 +1,7 @@
 //! `tidegate serve`: puts the parts together, runs them, and ends them.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,21 +11,24 @@ use tidegate::http::ResetStyle;
 use tidegate::observe::{Metrics, process};
 use tidegate::{Limiter, Secret, resilience};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use super::{Exit, ServeArgs, complain};
 use crate::address::Place;
 use crate::config::{Layer, Reset, Settings};
-use crate::counters::{Counters, exact, join, keep_secret, tell_fault};
+use crate::counters::{Counters, exact, join, keep_secret, tell_fault, why_not_met};
 use crate::data;
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
 use crate::edges::admin::serve::Admin;
 use crate::edges::http::serve::Public;
 use crate::ids::Ids;
+use crate::kept::Kept;
 use crate::live::{self, Live};
 use crate::logs;
 use crate::net::listener::{Bounds, Ending, Listener};
+use crate::secret_file;
 use crate::service::Service;
 use crate::sink;
 use crate::store_choice::StoreChoice;
@@ -41,6 +45,8 @@ const SWEEP_TABLES: usize = 8;
 
 /// How long the start waits for a shared store.
 const JOIN_WITHIN: Duration = Duration::from_secs(2);
+/// The same where there is no start without it: it may be starting too.
+const REQUIRED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why the service does not run.
 enum Failure {
@@ -48,6 +54,8 @@ enum Failure {
     Config(String),
     /// The system does not let it.
     System(String),
+    /// It was told not to start without its store.
+    NoStore(String),
 }
 
 pub(super) fn run(args: ServeArgs) -> Exit {
@@ -75,6 +83,10 @@ pub(super) fn run(args: ServeArgs) -> Exit {
         Err(Failure::System(reason)) => {
             error!("{reason}");
             Exit::Failed
+        }
+        Err(Failure::NoStore(reason)) => {
+            error!("the store cannot be met, and --require-store is set: {reason}");
+            Exit::Unreachable
         }
     };
     sink::flush();
@@ -107,8 +119,11 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         data::prepare(folder).map_err(Failure::Config)?;
     }
     let own = own_secret(&settings)?;
-    let service = Arc::new(service(&settings, own.as_ref(), &drain)?);
-    join_soon(&service, own).await;
+    let kept = Kept::open(roster_folder(&settings));
+    let kept = kept.map_err(|error| Failure::Config(format!("--data: {error}")))?;
+    let service = Arc::new(service(&settings, own.as_ref(), &kept, &drain)?);
+    join_soon(&service, own, settings.require_store).await?;
+    kept.follow(&service);
     let live = Live::start(&service, settings.rules.as_deref()).map_err(system)?;
     let live = Arc::new(live);
     let token_file = settings.admin_token_file.as_deref();
@@ -174,24 +189,30 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     Ok(end)
 }
 
-/// The secret this node was given, if any.
+/// The secret this node was given, or has in its folder, if any.
 fn own_secret(settings: &Settings) -> Result<Option<Secret>, Failure> {
-    let Some(file) = &settings.secret_file else {
-        return match (&settings.data, &settings.store) {
-            (Some(folder), StoreChoice::Memory) => {
-                data::secret(folder).map(Some).map_err(Failure::Config)
-            }
-            _ => Ok(None),
-        };
+    let read = match (&settings.secret_file, &settings.data, &settings.store) {
+        (Some(file), ..) => secret_file::read(file).map(Some),
+        (None, Some(folder), StoreChoice::Memory) => data::secret(folder).map(Some),
+        _ => Ok(None),
     };
-    let fault = |reason: String| Failure::Config(format!("{}: {reason}", file.display()));
-    let bytes = std::fs::read(file).map_err(|error| fault(error.to_string()))?;
-    let secret = Secret::from_bytes(&bytes).map_err(|error| fault(error.to_string()))?;
-    Ok(Some(secret))
+    read.map_err(Failure::Config)
 }
 
-/// Meets the other nodes at the store they share. The service starts without it if it must.
-async fn join_soon(service: &Arc<Service>, own: Option<Secret>) {
+/// Where the list of nodes is kept: counters in memory have one node only.
+fn roster_folder(settings: &Settings) -> Option<&Path> {
+    match settings.store {
+        StoreChoice::Memory => None,
+        StoreChoice::Redis(_) => settings.data.as_deref(),
+    }
+}
+
+/// Meets the other nodes at the store they share. The service starts without it if it must and may.
+async fn join_soon(
+    service: &Arc<Service>,
+    own: Option<Secret>,
+    required: bool,
+) -> Result<(), Failure> {
     let joining = Arc::clone(service);
     let (done, joined) = oneshot::channel();
     tokio::spawn(async move {
@@ -201,16 +222,33 @@ async fn join_soon(service: &Arc<Service>, own: Option<Secret>) {
             keep_secret(&joining.limiter, secret, own.is_some()).await;
         }
     });
-    let met = async {
+    let joined = async {
         let _joined_or_refused = joined.await;
-        exact(&service.limiter).await;
     };
-    if tokio::time::timeout(JOIN_WITHIN, met).await.is_err() {
+    let exact = exact(&service.limiter);
+    let met = match required {
+        false => {
+            let both = async { (joined.await, exact.await) };
+            timeout(JOIN_WITHIN, both).await.is_ok()
+        }
+        true => {
+            let joined = timeout(REQUIRED_WITHIN, joined).await;
+            joined.map_err(|_| Failure::NoStore(why_not_met(&service.limiter)))?;
+            timeout(JOIN_WITHIN, exact).await.is_ok()
+        }
+    };
+    if !met {
         tell_fault(&service.limiter);
     }
+    Ok(())
 }
 
-fn service(settings: &Settings, own: Option<&Secret>, drain: &Drain) -> Result<Service, Failure> {
+fn service(
+    settings: &Settings,
+    own: Option<&Secret>,
+    kept: &Kept,
+    drain: &Drain,
+) -> Result<Service, Failure> {
     let no_randomness =
         |error: getrandom::Error| Failure::System(format!("no randomness: {error}"));
     let secret = match own {
@@ -234,9 +272,12 @@ fn service(settings: &Settings, own: Option<&Secret>, drain: &Drain) -> Result<S
             let own = resilience::Settings {
                 nodes: settings.nodes,
                 budget: settings.store_budget.into(),
+                clock: settings.clock,
+                me: Some(kept.me()),
+                roster: kept.nodes(),
                 ..resilience::Settings::default()
             };
-            let shared = Counters::shared(url.expose(), own, clock);
+            let shared = Counters::shared(url.expose(), own);
             shared.map_err(|error| Failure::Config(error.to_string()))?
         }
     };
@@ -275,7 +316,8 @@ fn connections(settings: &Settings) -> usize {
         .min(usize::try_from(most).unwrap_or(usize::MAX))
 }
 
-/// Tells the counts of the log and whether durable charges are safe, and frees counters that have nothing left to tell.
+/// Tells the counts of the log and whether durable charges are safe, and frees counters that have
+/// nothing left to tell.
 async fn keep_house(service: Arc<Service>) {
     let mut tick = tokio::time::interval(SWEEP_EVERY);
     let mut told = None;

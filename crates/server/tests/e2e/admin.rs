@@ -101,6 +101,11 @@ fn promtool_accepts_the_page() {
             .unwrap()
             .starts_with("text/plain; version=0.0.4")
     );
+    promtool_accepts(&page.body);
+}
+
+/// A page that Prometheus can read and has nothing to say about.
+pub(crate) fn promtool_accepts(page: &str) {
     let promtool = Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
@@ -113,7 +118,7 @@ fn promtool_accepts_the_page() {
         .stdin
         .take()
         .unwrap()
-        .write_all(page.body.as_bytes())
+        .write_all(page.as_bytes())
         .unwrap();
     let output = promtool.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

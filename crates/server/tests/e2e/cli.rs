@@ -38,9 +38,9 @@ fn usage_is_2_and_what_is_not_there_yet_is_said() {
     check(&[], 2, "Usage");
     check(&["serve", "--no-such-flag"], 2, "--no-such-flag");
     check(
-        &["serve", "--store", "redis+cluster://:hunter2@localhost"],
+        &["serve", "--store", "mongodb://:hunter2@localhost"],
         2,
-        "store `redis+cluster` is not there yet",
+        "store `mongodb` is not there yet",
     );
     check(
         &["serve", "--http", "nowhere"],

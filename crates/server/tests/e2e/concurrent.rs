@@ -1,10 +1,10 @@
 //! Two thousand requests at once against a limit of a hundred: exactly a hundred pass, and what refills
 //! meanwhile.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::http::{Client, Reply, ask};
-use crate::server::Server;
+use crate::server::{Server, unit};
 
 const REQUESTS: usize = 2_000;
 
@@ -28,15 +28,6 @@ fn storm(clients: &mut [Client]) -> Vec<Reply> {
         .iter_mut()
         .map(|client| client.receive().unwrap())
         .collect()
-}
-
-/// A window that does not end while the test runs.
-pub(crate) fn unit() -> &'static str {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap()
-        .as_secs();
-    if now % 3600 < 3480 { "hour" } else { "day" }
 }
 
 fn serving(rate: &str, algorithm: &str) -> Server {

@@ -1,21 +1,27 @@
 //! Several nodes on one real Redis: one count, also after it was lost, and no need of it to start.
 
 use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tidegate_parts::{Program, Server as Redis, free_port};
+use tidegate_parts::{Authority, Cluster, Program, Sentinels, Server as Redis, free_port};
 
-use crate::concurrent::unit;
 use crate::http::{Client, ask};
-use crate::server::{DEADLINE, Server};
+use crate::server::{BINARY, DEADLINE, Server, unit};
+
+fn node(store: &str) -> Server {
+    with_rules(store, &[("r", "ip", 100)])
+}
 
 /// A node that waits for its store as long as it takes: exactness must not depend on this machine.
-fn node(store: &str) -> Server {
-    let rules = format!(
-        "version: 1\nrules:\n  - {{ name: r, by: ip, rate: 100/{}, algorithm: fixed-window }}\n",
-        unit()
-    );
-    Server::with(&rules, &["--store", store, "--store-budget", "30000"])
+fn with_rules(store: &str, rules: &[(&str, &str, u32)]) -> Server {
+    let mut text = "version: 1\nrules:\n".to_owned();
+    for (name, by, count) in rules {
+        let rate = format!("{count}/{}", unit());
+        text +=
+            &format!("  - {{ name: {name}, by: {by}, rate: {rate}, algorithm: fixed-window }}\n");
+    }
+    Server::with(&text, &["--store", store, "--store-budget", "30000"])
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -106,4 +112,145 @@ fn a_node_starts_without_its_store_and_meets_it_later() {
         !log.iter()
             .any(|line| line.to_string().contains("planted-secret"))
     );
+}
+
+/// The whole service by TLS: what the store needs for it is there without the binary's doing.
+#[test]
+fn a_node_counts_in_a_store_by_tls() {
+    let (authority, port) = (Authority::new(), free_port());
+    let shown = authority.sign(&["localhost"]);
+    let own = authority.sign(&["client.example"]);
+    let options = shown.options(port, &authority);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let _redis = Redis::start(Program::Redis7, &options);
+    let node = node(&format!(
+        "rediss://localhost:{port}?ca={}&cert={}&key={}",
+        authority.file().display(),
+        own.certificate.display(),
+        own.key.display()
+    ));
+    exact(&node);
+    assert_eq!(passed(&mut node.client(), 3), [99, 98, 97]);
+}
+
+/// Two nodes through a failover: nothing is forgotten, nobody is asked to restart.
+#[test]
+fn nodes_follow_a_failover() {
+    let mut sentinels = Sentinels::start(1);
+    let nodes = [node(&sentinels.url()), node(&sentinels.url())];
+    nodes.iter().for_each(exact);
+    let mut clients = nodes.each_ref().map(Server::client);
+    let before: usize = clients.iter_mut().map(|c| passed(c, 30).len()).sum();
+    assert_eq!(before, 60);
+    sentinels.servers[0].kill();
+    for node in &nodes {
+        until("a loss", || node.metric("tidegate_store_losses_total") >= 1);
+        exact(node);
+    }
+    let after: usize = clients.iter_mut().map(|c| passed(c, 100).len()).sum();
+    assert_eq!(after, 40);
+}
+
+/// How a service ends that will not start.
+fn ends(flags: &[&str]) -> (Option<i32>, String) {
+    let mut child = Command::new(BINARY)
+        .args(["serve", "--http", "127.0.0.1:0", "--admin", "off"])
+        .args(flags)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + DEADLINE;
+    while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ended_or_ends_now = child.kill();
+    let output = child.wait_with_output().unwrap();
+    (
+        output.status.code(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+#[test]
+fn a_node_that_must_not_start_without_its_store_ends_with_69_and_the_reason() {
+    let url = format!("redis://:planted-secret@127.0.0.1:{}", free_port());
+    let (code, said) = ends(&["--store", &url, "--require-store"]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("see whether the server runs"), "{said}");
+    assert!(!said.contains("planted-secret"), "{said}");
+
+    let redis = Redis::redis7();
+    redis.ask(&["SET", "tg:ctl:secret", "check:of-others"]);
+    let (code, said) = ends(&["--store", &redis.url(), "--require-store"]);
+    assert_eq!(code, Some(69), "{said}");
+    assert!(said.contains("--secret-file"), "{said}");
+}
+
+#[test]
+fn a_node_that_must_not_start_without_its_store_starts_with_it() {
+    let redis = Redis::redis7();
+    let node = Server::with(
+        "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour }\n",
+        &[
+            "--store",
+            &redis.url(),
+            "--store-budget",
+            "30000",
+            "--require-store",
+        ],
+    );
+    assert_eq!(node.post("/v1/check", &ask("192.0.2.1", "/x")).status, 200);
+}
+
+#[test]
+fn no_password_of_a_store_reaches_the_log() {
+    let redis = Redis::start(Program::Redis7, &["--requirepass", "another"]);
+    let (port, nobody) = (redis.port(), free_port());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "planted-secret").unwrap();
+    let stores = [
+        format!("redis://:planted-secret@127.0.0.1:{port}"),
+        format!("redis://127.0.0.1:{port}?password_file={}", file.display()),
+        format!("rediss://:planted-secret@127.0.0.1:{nobody}"),
+        format!(
+            "redis+sentinel://:planted-secret@127.0.0.1:{nobody}/n?sentinel_pass=planted-secret"
+        ),
+        format!("redis+sentinel://127.0.0.1:{port}/n?sentinel_pass=planted-secret"),
+    ];
+    let nodes = stores.each_ref().map(|store| node(store));
+    for node in nodes {
+        let first = node.post("/v1/check", &ask("192.0.2.1", "/x")).json();
+        assert_eq!(first["source"], "fallback");
+        node.signal("TERM");
+        let (_, log) = node.wait_end();
+        let log: Vec<String> = log.iter().map(ToString::to_string).collect();
+        let told = log.iter().any(|line| line.contains("store"));
+        assert!(told, "{log:?}");
+        assert!(!log.concat().contains("planted-secret"), "{log:?}");
+    }
+}
+
+/// A ceiling that is in another slot than most clients: each is charged in turn, and all of it passes.
+#[test]
+fn nodes_share_a_ceiling_in_a_cluster() {
+    let cluster = Cluster::start();
+    let store = format!("redis+cluster://{}", cluster.servers[0].address());
+    let rules = [("each", "ip", 3), ("all", "global", 40)];
+    let nodes = [with_rules(&store, &rules), with_rules(&store, &rules)];
+    nodes.iter().for_each(exact);
+    let mut clients = nodes.each_ref().map(Server::client);
+    let mut by: [Vec<u32>; 2] = [Vec::new(), Vec::new()];
+    for i in 0..100 {
+        let address = format!("192.0.2.{}", i % 20);
+        let reply = clients[i % 3 % 2].post("/v1/check", &ask(&address, "/x"));
+        let answer = reply.json();
+        assert_eq!(answer["source"], "exact", "{answer}");
+        by[usize::from(reply.status == 200)].push(i.try_into().unwrap());
+    }
+    // Two for each of the twenty addresses, then none.
+    let [refused, passed] = by;
+    assert_eq!(passed, Vec::from_iter(0..40));
+    assert_eq!(refused.len(), 60);
 }

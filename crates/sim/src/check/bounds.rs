@@ -43,8 +43,19 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
             }
         };
         let limit = case.scenario.limit(counter);
+        let jitter = case.jitter(counter);
+        if case.scenario.parts > 1 && !case.hits(counter) && !case.behind_the_hit(counter) {
+            let any = |_: &Record| true;
+            check(
+                "who is elsewhere is admitted the limit",
+                &limit,
+                &any,
+                jitter,
+            );
+            continue;
+        }
         if !case.scenario.fault.loses_counts() {
-            check("the store admits its limit", &limit, &exact, 0);
+            check("the store admits its limit", &limit, &exact, jitter);
         }
         match case.scenario.on_failure {
             OnStoreFailure::Local if case.scenario.fault == Fault::LateStore => {
@@ -57,9 +68,16 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
                 }
             }
             OnStoreFailure::Local => {
-                check("nodes alone admit their share", &share(spec), &local, 0);
-                let promise = "the limit and the share is the most";
-                check(promise, &whole_and_share(spec), &both, lost(case, counter));
+                if case.scenario.parts == 1 || case.hits(counter) {
+                    check(
+                        "nodes alone admit their share",
+                        &share(spec),
+                        &local,
+                        jitter,
+                    );
+                }
+                let (promise, lost) = ("the limit and the share is the most", lost(case, counter));
+                check(promise, &whole_and_share(spec), &both, lost + jitter);
             }
             OnStoreFailure::Allow => {
                 for node in 0..case.scenario.nodes {

@@ -16,17 +16,29 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
     found("every request is answered", unanswered(case));
     found("no decision is later than its budget", late(case));
     found("the store's clock decides", wrong_clock(case));
-    found("a breaker opens and closes in turn", out_of_turn(case));
-    found(
-        "nothing is asked while the breaker is open",
-        asked_while_open(case),
-    );
+    for line in 0..case.scenario.parts {
+        found(
+            "a breaker opens and closes in turn",
+            out_of_turn(case, line),
+        );
+        found(
+            "nothing is asked while the breaker is open",
+            asked_while_open(case, line),
+        );
+    }
     found("all is exact soon after a recovery", not_exact(case));
     found(
         "a deny cache refuses only what the store would",
         hasty(case),
     );
-    found("a loss is noticed within 100 ms", unnoticed(case));
+}
+
+/// Whether somebody notices that a store has forgotten.
+pub(super) fn judge_notice(case: &Case<'_>, findings: &mut Vec<Finding>) {
+    findings.extend(unnoticed(case).map(|detail| Finding {
+        promise: "a loss is noticed within 100 ms",
+        detail,
+    }));
 }
 
 fn unanswered(case: &Case<'_>) -> Option<String> {
@@ -68,7 +80,8 @@ fn wrong_clock(case: &Case<'_>) -> Option<String> {
             .max(record.at.since(record.truth));
         gap > BUDGET.plus(BUDGET)
     };
-    // Who has not met the store yet has only its own clock.
+    // Who has not met the store yet has only its own clock; and who has met one part may not have met
+    // the next.
     let met = |record: &&Record| {
         let mut events = case.history.events.iter();
         let died = case
@@ -82,8 +95,12 @@ fn wrong_clock(case: &Case<'_>) -> Option<String> {
             exact && *at >= since && *at <= record.done
         })
     };
+    let meets_parts = fault == Fault::NodeDeath && case.scenario.parts > 1;
     let mut records = case.history.records.iter();
-    let wrong = records.find(|record| off(record) && (met(record) || !is_local(record)))?;
+    let wrong = records.find(|record| {
+        let knew = met(record) && !meets_parts;
+        off(record) && (knew || !is_local(record))
+    })?;
     Some(format!("{wrong:?}"))
 }
 
@@ -91,10 +108,10 @@ fn is_local(record: &Record) -> bool {
     record.source == Source::Fallback
 }
 
-fn out_of_turn(case: &Case<'_>) -> Option<String> {
+fn out_of_turn(case: &Case<'_>, line: usize) -> Option<String> {
     for node in 0..case.scenario.nodes {
         let mut open = false;
-        let events = case.history.events.iter();
+        let events = case.history.events_of(line);
         for (at, _, event) in events.filter(|(_, of, _)| *of == node) {
             match (event, open) {
                 (Event::BreakerOpened, false) => open = true,
@@ -113,20 +130,21 @@ fn out_of_turn(case: &Case<'_>) -> Option<String> {
     None
 }
 
-fn asked_while_open(case: &Case<'_>) -> Option<String> {
+fn asked_while_open(case: &Case<'_>, line: usize) -> Option<String> {
     let history = case.history;
     for node in 0..case.scenario.nodes {
         if history.deaths.iter().any(|(_, dead)| *dead == node) {
             continue;
         }
-        let events = history.events.iter().filter(|(_, of, _)| *of == node);
+        let events = history.events_of(line).filter(|(_, of, _)| *of == node);
         let changes = events.filter_map(|(at, _, event)| match event {
             Event::BreakerOpened => Some((*at, true)),
             Event::BreakerClosed => Some((*at, false)),
             _ => None,
         });
         let changes: Vec<(Nanos, bool)> = changes.collect();
-        let own = history.sent.iter().filter(|sent| sent.node == node);
+        let sent = history.sent.iter();
+        let own = sent.filter(|sent| sent.node == node && sent.line == line);
         for sent in own {
             let before = changes.iter().take_while(|(at, _)| *at < sent.at);
             if before.last().is_some_and(|(_, open)| *open)
@@ -145,12 +163,13 @@ fn not_exact(case: &Case<'_>) -> Option<String> {
     if matches!(fault, Fault::Pause | Fault::Chaos | Fault::Gray) {
         return None;
     }
-    let opened = |node| {
-        let events = case.history.events.iter();
+    let opened = |node, line| {
+        let events = case.history.events_of(line);
         let opened = events.filter(|(_, of, e)| *of == node && *e == Event::BreakerOpened);
         opened.count()
     };
-    if (0..case.scenario.nodes).any(|node| opened(node) > 1) {
+    let mut lines = 0..case.scenario.parts;
+    if lines.any(|line| (0..case.scenario.nodes).any(|node| opened(node, line) > 1)) {
         return None;
     }
     let (from, settled) = (case.scenario.begins, case.settled());
@@ -162,6 +181,11 @@ fn not_exact(case: &Case<'_>) -> Option<String> {
 
 fn hasty(case: &Case<'_>) -> Option<String> {
     let fault = case.scenario.fault;
+    if case.scenario.parts > 1 && case.scenario.ceiling.is_some() {
+        // What is charged for a request that a wider limit refuses is given back, and the caches of
+        // those who were refused meanwhile are not told.
+        return None;
+    }
     let calm_until = match fault {
         // What a stopped node charged too late is given back, and the cache is not told.
         Fault::None | Fault::NodeDeath => case.scenario.ends,
@@ -175,7 +199,8 @@ fn hasty(case: &Case<'_>) -> Option<String> {
 
 /// Under load, some node sees within 100 ms that its store has forgotten.
 fn unnoticed(case: &Case<'_>) -> Option<String> {
-    if case.scenario.fault != Fault::Flush {
+    // Of several stores only one has forgotten.
+    if case.scenario.fault != Fault::Flush || case.scenario.parts > 1 {
         return None;
     }
     let lost = *case.history.losses.first()?;

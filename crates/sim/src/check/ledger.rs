@@ -23,8 +23,9 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
         let limit = case.scenario.limit(counter);
         let mut records: Vec<&Record> = case.of(counter).filter(|r| r.admitted).collect();
         records.sort_by_key(|record| time(record));
+        let jitter = case.jitter(counter);
         for snapshot in &case.history.snapshots {
-            let detail = compare(case, counter, &limit, &records, snapshot);
+            let detail = compare(case, counter, &limit, &records, snapshot, jitter);
             if let Some((promise, detail)) = detail {
                 let detail = format!("counter {counter} at {}: {detail}", snapshot.at);
                 findings.push(Finding { promise, detail });
@@ -52,6 +53,7 @@ fn compare(
     limit: &Limit,
     admitted: &[&Record],
     snapshot: &Snapshot,
+    jitter: u64,
 ) -> Option<(&'static str, String)> {
     let fault = case.scenario.fault;
     let calm_until = match fault {
@@ -74,10 +76,12 @@ fn compare(
     if indebted(case, counter, limit, snapshot) {
         return None;
     }
-    if forgiven > forgotten(case, counter, snapshot) + drained(case, counter, limit, snapshot) {
+    let forgotten = forgotten(case, counter, snapshot) + jitter;
+    if forgiven > forgotten + drained(case, counter, limit, snapshot) {
         return Some(("nothing is forgiven", format!("{booked} booked of {due}")));
     }
-    let more = unanswered(case, counter, limit, snapshot);
+    let more = unanswered(case, counter, limit, snapshot) + jitter;
+    let more = more + given_back(case, counter, limit, snapshot);
     // Where acknowledgements are lost, debts are charged again on purpose; and who did not know the
     // store's time had windows of its own.
     let told = !matches!(fault, Fault::Gray | Fault::LateStore);
@@ -142,6 +146,23 @@ fn forgotten(case: &Case<'_>, counter: usize, snapshot: &Snapshot) -> u64 {
         }
         _ => 0,
     }
+}
+
+/// What was charged for requests that a wider limit refused, and is on its way back; or stays charged,
+/// where something went wrong since.
+fn given_back(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) -> u64 {
+    if case.scenario.parts == 1 {
+        return 0;
+    }
+    let refused = case.of(counter).filter(|r| !r.admitted);
+    let wrong = |r: &&Record| {
+        let since = case.scenario.begins.since(BUDGET) <= r.done && r.done <= case.settled();
+        since && case.scenario.fault != Fault::None && r.source == Source::Fallback
+    };
+    let recent = |r: &&Record| snapshot.at.since(r.sent) <= limit.per().plus(BUDGET);
+    let under_way = |r: &&Record| r.done.plus(BUDGET) >= snapshot.at && r.sent <= snapshot.at;
+    let not_back = refused.filter(|r| recent(r) && (wrong(r) || under_way(r)));
+    not_back.count() as u64
 }
 
 /// What may have been charged without an answer that counted: every decision that waited in vain,

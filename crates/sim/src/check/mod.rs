@@ -4,6 +4,7 @@ mod bounds;
 mod conduct;
 mod ledger;
 mod lower;
+mod parts;
 
 use std::fmt;
 
@@ -37,10 +38,30 @@ pub fn judge(scenario: &Scenario, history: &History) -> Vec<Finding> {
     let case = Case { scenario, history };
     let mut findings = Vec::new();
     conduct::judge(&case, &mut findings);
-    bounds::judge(&case, &mut findings);
-    lower::judge(&case, &mut findings);
-    ledger::judge(&case, &mut findings);
+    if scenario.parts > 1 {
+        parts::judge(&case, &mut findings);
+    }
+    if scenario.parts == 1 || scenario.ceiling.is_some() {
+        amounts(&case, &mut findings);
+        return findings;
+    }
+    for line in 0..scenario.parts {
+        let (scenario, history) = parts::alone(&case, line);
+        let case = Case {
+            scenario: &scenario,
+            history: &history,
+        };
+        amounts(&case, &mut findings);
+    }
     findings
+}
+
+/// Everything that is wrong with what was admitted.
+fn amounts(case: &Case<'_>, findings: &mut Vec<Finding>) {
+    conduct::judge_notice(case, findings);
+    bounds::judge(case, findings);
+    lower::judge(case, findings);
+    ledger::judge(case, findings);
 }
 
 /// How much of its limit a counter admitted at most, in hundredths: the smallest multiple of the
@@ -75,14 +96,17 @@ impl Case<'_> {
         let changed = self.history.events.iter().any(|(then, _, event)| {
             matches!(event, Event::BreakerOpened | Event::BreakerClosed) && lately(*then)
         });
-        let open = (0..self.scenario.nodes).any(|node| {
-            let events = self.history.events.iter();
-            let mut of_breaker = events.filter(|(then, of, event)| {
+        let lines = 0..self.scenario.parts;
+        let mut each =
+            lines.flat_map(|line| (0..self.scenario.nodes).map(move |node| (line, node)));
+        let open = each.any(|(line, node)| {
+            let events = self.history.events_of(line);
+            let of_breaker = events.filter(|(then, of, event)| {
                 let breaker = matches!(event, Event::BreakerOpened | Event::BreakerClosed);
                 breaker && *of == node && *then <= at
             });
             of_breaker
-                .next_back()
+                .last()
                 .is_some_and(|(_, _, e)| *e == Event::BreakerOpened)
         });
         local || changed || open

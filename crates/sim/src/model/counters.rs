@@ -38,6 +38,8 @@ pub struct Counters {
     refunded: BTreeMap<u128, Nanos>,
     /// What each write replaced, for a replica that has not heard of it.
     journal: Vec<(u128, Option<Record>)>,
+    /// How often something of a counter was given back.
+    refunds: BTreeMap<u128, u64>,
 }
 
 struct Open {
@@ -143,9 +145,11 @@ impl Counters {
 
     fn write(&mut self, counter: u128, limit: &Limit, mut state: State, now: Nanos) {
         let at = limit.advance(&mut state, now);
+        // Something may have been given back since it was last told when to expire.
+        let told = self.records.get(&counter).map(|record| record.expires);
         let record = Record {
             limit: limit.clone(),
-            expires: limit.fresh_at(&state, at),
+            expires: limit.fresh_at(&state, at).max(told.unwrap_or(now)),
             state,
         };
         let was = self.records.insert(counter, record);
@@ -163,6 +167,7 @@ impl Counters {
         }
         for charge in &refund.set.charges {
             let limit = charge.limit.as_ref();
+            *self.refunds.entry(charge.counter()).or_default() += 1;
             if let Some(mut state) = self.find(charge.counter(), limit, now) {
                 let at = limit.advance(&mut state, now);
                 limit.refund(&mut state, at, refund.charged, charge.cost);
@@ -230,6 +235,22 @@ impl Counters {
             (record.limit, record.state) = (limit.clone(), state);
             self.journal.push((counter, Some(was)));
         }
+    }
+
+    /// How often something of a counter was given back.
+    pub fn refunds(&self, counter: u128) -> u64 {
+        self.refunds.get(&counter).copied().unwrap_or(0)
+    }
+
+    /// Hands a counter over to another store, and what is known of refunds.
+    pub fn hand_over(&mut self, counter: u128, to: &mut Counters) {
+        let record = self.records.remove(&counter);
+        self.journal.push((counter, record.clone()));
+        if let Some(record) = record {
+            let was = to.records.insert(counter, record);
+            to.journal.push((counter, was));
+        }
+        to.refunded.extend(&self.refunded);
     }
 
     /// Loses everything.

@@ -9,10 +9,12 @@ use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Retry, State, Verdict};
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, Probe, Refund,
-    Refunded, Seed, Store, StoreError, Vitals,
+    Refunded, Seed, Slot, Store, StoreError, Vitals,
 };
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
+use super::cluster::{Elsewhere, Seat};
 use super::{Intent, Model, SharedModel};
 use crate::executor::Sim;
 use crate::variant::Variant;
@@ -31,6 +33,8 @@ pub struct Sent {
     pub at: Nanos,
     /// By whom.
     pub node: usize,
+    /// To which line of stores.
+    pub line: usize,
 }
 
 /// One node's connection.
@@ -38,11 +42,16 @@ pub struct Sent {
 pub struct Link {
     sim: Sim,
     model: SharedModel,
+    line: usize,
+    /// Its place among others, unless it is the only store.
+    seat: Option<Seat>,
     node: usize,
     /// How far the node's clock is from the store's, for those who use the wrong one.
     skew: Nanos,
     variant: Variant,
     life: Arc<AtomicU64>,
+    /// Beats that were answered.
+    beats: Arc<AtomicU64>,
     sent: Arc<Mutex<Vec<Sent>>>,
     /// What the node has seen, for those who misuse it.
     seen: Arc<Mutex<BTreeMap<u128, (Limit, State)>>>,
@@ -54,6 +63,8 @@ enum Trouble {
     Refused,
     #[error("connection given up")]
     Silence,
+    #[error("{0:?}")]
+    Elsewhere(Elsewhere),
 }
 
 fn unavailable(why: Trouble) -> StoreError {
@@ -76,12 +87,50 @@ impl Link {
         Link {
             sim: sim.clone(),
             model: Arc::clone(model),
+            line: 0,
+            seat: None,
             node,
             skew,
             variant,
             life: Arc::default(),
+            beats: Arc::default(),
             sent: Arc::clone(sent),
             seen: Arc::default(),
+        }
+    }
+
+    /// The same node's way to another store.
+    pub(super) fn to(&self, model: &SharedModel, line: usize, seat: Option<Seat>) -> Link {
+        Link {
+            model: Arc::clone(model),
+            line,
+            seat,
+            life: Arc::default(),
+            beats: Arc::default(),
+            seen: Arc::default(),
+            ..self.clone()
+        }
+    }
+
+    /// There and back with a call that speaks of some subjects. Who does not have them says so.
+    async fn trip_for<T>(
+        &self,
+        subjects: Vec<Fingerprint>,
+        run: impl FnOnce(&mut Model, Nanos) -> T + Send,
+    ) -> Answer<T> {
+        let seat = self.seat.as_ref();
+        let served = self.trip(|model, now| {
+            let serves = seat.map_or(Ok(()), |seat| seat.serves(&subjects));
+            serves.map(|()| run(model, now))
+        });
+        match served.await? {
+            Ok(answer) => Ok(answer),
+            Err(elsewhere) => {
+                if let (Some(seat), Elsewhere::Moved(slot)) = (seat, elsewhere) {
+                    seat.corrected(slot);
+                }
+                Err(unavailable(Trouble::Elsewhere(elsewhere)))
+            }
         }
     }
 
@@ -159,6 +208,10 @@ impl Link {
     }
 }
 
+fn subjects(set: &ChargeSet<'_>) -> Vec<Fingerprint> {
+    set.charges.iter().map(|charge| charge.subject).collect()
+}
+
 /// What a state holds, however old it is.
 fn held(limit: &Limit, state: &State) -> u64 {
     match state {
@@ -177,9 +230,10 @@ impl Store for Link {
         self.sent.lock().push(Sent {
             at: self.sim.now(),
             node: self.node,
+            line: self.line,
         });
         let mut outcome = self
-            .trip(|model, now| {
+            .trip_for(subjects(set), |model, now| {
                 let outcome = model.counters.decide(set, Intent::Charge, now);
                 if self.variant == Variant::RefusalRefreshes && !outcome.admitted {
                     model.counters.refresh(set, now);
@@ -206,16 +260,21 @@ impl Store for Link {
     }
 
     async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.trip(|model, now| model.counters.decide(set, Intent::Peek, now))
-            .await
+        self.trip_for(subjects(set), |model, now| {
+            model.counters.decide(set, Intent::Peek, now)
+        })
+        .await
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+        if self.variant == Variant::NeverTakesBack {
+            return Ok(Refunded::Done);
+        }
         let again = Refund {
             id: !refund.id,
             ..refund.clone()
         };
-        self.trip(|model, now| {
+        self.trip_for(subjects(&refund.set), |model, now| {
             if self.variant == Variant::RetriesRefunds {
                 model.counters.refund(&again, now);
             }
@@ -225,8 +284,10 @@ impl Store for Link {
     }
 
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.trip(|model, now| model.counters.grant(charge, now))
-            .await
+        self.trip_for(vec![charge.subject], |model, now| {
+            model.counters.grant(charge, now)
+        })
+        .await
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
@@ -234,7 +295,7 @@ impl Store for Link {
             charges: set.charges.iter().map(|c| self.with_the_seed(c)).collect(),
         };
         let outcome = self
-            .trip(|model, now| match self.variant {
+            .trip_for(subjects(set), |model, now| match self.variant {
                 Variant::PushesTheSeed => model.counters.decide(&more, Intent::Force, now),
                 Variant::NeverPushes => model.counters.decide(set, Intent::Peek, now),
                 _ => model.counters.decide(set, Intent::Force, now),
@@ -245,7 +306,8 @@ impl Store for Link {
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        self.trip(|model, now| match self.variant {
+        let subjects = seeds.iter().map(|seed| seed.charge.subject).collect();
+        self.trip_for(subjects, |model, now| match self.variant {
             Variant::NeverSeeds => {}
             Variant::MergesBySum => {
                 for seed in seeds {
@@ -276,15 +338,19 @@ impl Store for Link {
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.trip(|model, now| model.slots.hold(hold, now)).await
+        self.trip_for(vec![hold.subject], |model, now| model.slots.hold(hold, now))
+            .await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.trip(|model, now| model.slots.release(hold, now)).await
+        self.trip_for(vec![hold.subject], |model, now| {
+            model.slots.release(hold, now);
+        })
+        .await
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        self.trip(|model, now| {
+        self.trip_for(subjects(set), |model, now| {
             let each = set.charges.iter().map(|charge| {
                 let one = ChargeSet {
                     charges: [charge.clone()].into_iter().collect(),
@@ -302,7 +368,7 @@ impl Store for Link {
     }
 
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
-        self.trip(|model, now| {
+        self.trip_for(subjects(set), |model, now| {
             let forgotten = |c: &&Charge<'_>| model.counters.reset(c.counter(), &c.limit, now);
             set.charges.iter().filter(forgotten).count() as u64
         })
@@ -314,6 +380,7 @@ impl Probe for Link {
     async fn beat(&self, beat: Beat) -> Answer<Vitals> {
         let now = self.sim.clone();
         let mut vitals = self.trip(|model, _| model.beat(beat, now.now())).await?;
+        self.beats.fetch_add(1, Ordering::Relaxed);
         if self.variant == Variant::IgnoresPeers {
             vitals.beats.retain(|known| known.node == beat.node);
         }
@@ -333,6 +400,16 @@ impl Probe for Link {
         match self.life.load(Ordering::Relaxed) {
             0 => None,
             life => Some(Life(life)),
+        }
+    }
+
+    fn slot(&self, subject: Fingerprint) -> Option<Slot> {
+        let unmet = self.beats.load(Ordering::Relaxed) < 2;
+        match &self.seat {
+            None => Some(Slot(0)),
+            // Asked what it remembers of a store it has just met, the node finds nothing.
+            Some(_) if self.variant == Variant::BelievesNewParts && unmet => None,
+            Some(seat) => seat.slot(subject),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! A store that can do everything a real one does to those who rely on it.
 //!
 //! [`Model`] is the store: counters, a clock of its own, a life, beats of nodes, and how it behaves at
-//! the moment. A [`Link`] is one node's way to it, and fills the port.
+//! the moment. A [`Link`] is one node's way to it, and fills the port. Several of them are a [`Cluster`].
 
+mod cluster;
 mod counters;
 mod link;
 mod slots;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use tidegate_core::store::{Beat, Life, NodeId, Vitals};
 use tidegate_core::units::Nanos;
 
+pub use self::cluster::{Cluster, Divided, slot_of};
 pub use self::counters::{Counters, Intent};
 pub use self::link::{Link, Sent};
 use self::slots::Slots;
@@ -51,7 +53,7 @@ impl Weather {
     };
 }
 
-/// The one store of a simulation.
+/// A store of a simulation.
 #[derive(Debug)]
 pub struct Model {
     /// What it counts.
@@ -116,6 +118,21 @@ impl Model {
         self.life += 1;
         self.no_script = true;
         self.counters.fall_back()
+    }
+
+    /// A replica that takes over under a name of its own; what it has not heard of is lost.
+    pub fn replica(&self) -> Model {
+        let mut counters = self.counters.clone();
+        counters.fall_back();
+        Model {
+            counters,
+            weather: Weather::FAIR,
+            life: self.life + 1,
+            beats: BTreeMap::new(),
+            slots: self.slots.clone(),
+            no_script: true,
+            ..*self
+        }
     }
 
     fn beat(&mut self, beat: Beat, now: Nanos) -> Vitals {

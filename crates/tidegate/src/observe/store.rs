@@ -2,7 +2,7 @@
 
 use super::exposition::{Exposition, Kind};
 use super::series::{Counter, Gauge};
-use crate::resilience::Event;
+use crate::resilience::{ClockNews, ClockReading, Event, Level};
 
 /// What there is to say of a store when the page is written.
 #[derive(Debug)]
@@ -10,7 +10,12 @@ pub enum StoreFacts<'a> {
     /// Of one in memory.
     Memory(MemoryFacts),
     /// Of one that is shared.
-    Shared(&'a SharedSeries),
+    Shared {
+        /// What was counted.
+        series: &'a SharedSeries,
+        /// How its clock is, once it has answered.
+        clock: Option<ClockReading>,
+    },
 }
 
 impl StoreFacts<'_> {
@@ -22,7 +27,10 @@ impl StoreFacts<'_> {
                     expose_journal(page, journal);
                 }
             }
-            StoreFacts::Shared(series) => series.expose(page),
+            StoreFacts::Shared { series, clock } => {
+                series.expose(page);
+                expose_clock(page, clock.as_ref());
+            }
         }
     }
 }
@@ -70,6 +78,7 @@ pub struct SharedSeries {
     losses: Counter,
     seeded: Counter,
     pushed: Counter,
+    clock_jumps: Counter,
 }
 
 impl SharedSeries {
@@ -88,6 +97,8 @@ impl SharedSeries {
             Event::Seeded { counters, .. } => self.seeded.add(counters as u64),
             Event::Exact => self.exact.set(1),
             Event::Pushed { units, .. } => self.pushed.add(units),
+            Event::Clock(ClockNews::Jumped { .. }) => self.clock_jumps.inc(),
+            Event::Clock(ClockNews::Level { .. }) => {} // read when the page is written
         }
     }
 
@@ -133,7 +144,34 @@ impl SharedSeries {
             "Units admitted without the store and charged to it afterwards.",
             self.pushed.get(),
         );
+        page.single(
+            "tidegate_store_clock_jumps_total",
+            Kind::Counter,
+            "How often the store's clock or this node's was set, or another store took over.",
+            self.clock_jumps.get(),
+        );
     }
+}
+
+/// Nothing before the store has answered: a zero would say that the clocks agree.
+fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
+    let Some(clock) = clock else { return };
+    page.single(
+        "tidegate_store_clock_offset_seconds",
+        Kind::Gauge,
+        "How far the store's clock is ahead of this node's; negative: behind.",
+        clock.offset.nanos as f64 / 1e9,
+    );
+    page.single(
+        "tidegate_store_clock_level",
+        Kind::Gauge,
+        "What that calls for: 0 nothing, 1 a warning, 2 an alarm.",
+        match clock.level {
+            Level::Fine => 0,
+            Level::Warn => 1,
+            Level::Alarm => 2,
+        },
+    );
 }
 
 fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {

@@ -60,6 +60,15 @@ pub enum Level {
     Alarm,
 }
 
+/// What is known at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClockReading {
+    /// The best estimate.
+    pub offset: Offset,
+    /// What it calls for.
+    pub level: Level,
+}
+
 /// Something to tell, once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClockNews {
@@ -70,7 +79,9 @@ pub enum ClockNews {
         /// What was measured.
         offset: Offset,
     },
-    /// A clock was set, or another store took over.
+    /// A clock was set, or another store took over, and the offset moved by as much as is worth a
+    /// warning. A clock that is slewed moves by less from one exchange to the next, and is not told of
+    /// at each of them.
     Jumped {
         /// How far the offset moved, in nanoseconds.
         by: i64,
@@ -115,7 +126,9 @@ impl ClockWatch {
         let mut news = Vec::new();
         if let Some(by) = self.jump(&now) {
             self.exchanges.clear();
-            news.push(ClockNews::Jumped { by });
+            if by.unsigned_abs() >= self.tolerance.warn.get() {
+                news.push(ClockNews::Jumped { by });
+            }
         }
         if self.exchanges.len() == KEPT {
             self.exchanges.pop_front();
@@ -134,6 +147,12 @@ impl ClockWatch {
     /// What the present disagreement calls for.
     pub fn level(&self) -> Level {
         self.level
+    }
+
+    /// Both, once there was an answer.
+    pub fn reading(&self) -> Option<ClockReading> {
+        let level = self.level;
+        self.offset().map(|offset| ClockReading { offset, level })
     }
 
     /// How far the offset moved, if the newest exchange cannot be true together with the best one.
@@ -261,6 +280,21 @@ mod tests {
             }
         );
         assert_eq!(levels(&back), [Level::Fine]);
+    }
+
+    /// chrony slews by up to a tenth. Told at every ping, that would be five lines a second.
+    #[test]
+    fn a_clock_that_is_slewed_is_followed_and_not_told_of_as_jumps() {
+        let mut watch = ClockWatch::default();
+        let mut told = Vec::new();
+        for tenths in 0..100 {
+            let sent = START.plus(Nanos::from_millis(tenths * 100));
+            let store = sent.plus(Nanos::from_millis(tenths * 8));
+            told.extend(watch.note(sent, Nanos::ZERO, store));
+        }
+        assert_eq!(levels(&told), [Level::Warn, Level::Alarm]);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert_eq!(watch.offset().unwrap().nanos, 792_000_000);
     }
 
     #[test]

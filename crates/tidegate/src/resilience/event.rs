@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tidegate_core::store::Life;
 
+use super::clock_watch::ClockNews;
+
 /// Something about the store changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -29,6 +31,8 @@ pub enum Event {
         /// How many units.
         units: u64,
     },
+    /// The store's clock and this node's agree less or more than before, or one of them was set.
+    Clock(ClockNews),
 }
 
 /// Someone who wants to know. It must neither wait nor fail.

@@ -9,48 +9,147 @@ use std::sync::Arc;
 
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Probe, Refund, Refunded,
-    Seed, Store, StoreError,
+    Seed, Slot, Source, Store, StoreError,
 };
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
+use super::clock_watch::ClockReading;
 use super::event::Watcher;
+use super::memory::Memory;
 use super::node::Node;
 use super::settings::Settings;
+use super::undo::{Readings, before, refund_of};
 use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
 
-/// A store and what stands in for it.
+/// A store and what stands in for it. Clones are the same.
 pub struct Fallback<S, R> {
     node: Arc<Node<S, R>>,
 }
 
+impl<S, R> Clone for Fallback<S, R> {
+    fn clone(&self) -> Self {
+        Fallback {
+            node: Arc::clone(&self.node),
+        }
+    }
+}
+
 impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
-    /// Stands in for `store`, as the node `me`. `wall` is the time of day, which has to do until the
-    /// store tells its own. Starts without the store.
-    pub fn new(
+    /// Stands in for `store`, as the node `me`. Starts without the store.
+    pub fn new(store: S, runtime: R, me: NodeId, settings: Settings, watcher: Watcher) -> Self {
+        // The time of day has to do until the store tells its own.
+        let wall = runtime.wall();
+        let memory = Arc::new(Memory::new(wall, &settings));
+        Fallback::beside(store, memory, runtime, me, wall, settings, watcher)
+    }
+
+    /// The same for one store of several, with a memory that they share.
+    pub(super) fn beside(
         store: S,
+        memory: Arc<Memory>,
         runtime: R,
         me: NodeId,
         wall: Nanos,
         settings: Settings,
         watcher: Watcher,
     ) -> Self {
+        let node = Node::new(Some(store), memory, runtime, me, wall, settings, watcher);
+        node.begin();
+        Fallback { node }
+    }
+
+    /// Stands in for no store at all.
+    pub(super) fn of_nothing(
+        memory: Arc<Memory>,
+        runtime: R,
+        me: NodeId,
+        wall: Nanos,
+        settings: Settings,
+    ) -> Self {
+        let nobody = Arc::new(|_| {});
         Fallback {
-            node: Node::start(store, runtime, me, wall, settings, watcher),
+            node: Node::new(None, memory, runtime, me, wall, settings, nobody),
         }
     }
 
-    /// The nodes as last listed, to be kept for the next start.
+    /// The slot that a subject is in, if it is in this store.
+    pub(super) fn slot(&self, subject: Fingerprint) -> Option<Slot> {
+        self.node.guard.slot(subject)
+    }
+
+    /// The store's time, as far as this node can tell.
+    pub(super) fn time(&self) -> Nanos {
+        self.node.store_time()
+    }
+
+    /// The nodes as last listed, to be kept for the next start; none until the list is complete.
     pub fn roster(&self) -> Vec<NodeId> {
         self.node.roster()
     }
 
-    fn decide_locally(&self, set: &ChargeSet<'_>) -> Outcome {
+    /// How far the store's clock is from this node's, once it has answered.
+    pub fn clock_reading(&self) -> Option<ClockReading> {
+        self.node.clock_reading()
+    }
+
+    /// Charges a set, without the store if it is later than `until` or would be.
+    pub(super) async fn charge_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Outcome {
         let node = &self.node;
+        if !node.decides(set) {
+            let sent = node.runtime.now();
+            let answer = node.guard.charge_by(until, set).await;
+            if let Ok(outcome) = answer
+                && node.believes(set, &outcome, sent)
+            {
+                return outcome;
+            }
+        }
+        self.decide_locally(set)
+    }
+
+    /// What `charge_by` would answer.
+    pub(super) async fn peek_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Outcome {
+        let node = &self.node;
+        if !node.decides(set)
+            && let Ok(outcome) = node.guard.peek_by(until, set).await
+        {
+            return outcome;
+        }
+        let (memory, division) = (&node.memory, |counter| node.division(counter));
+        let now = node.store_time();
+        memory.local.peek(set, division, &memory.mirror, now)
+    }
+
+    /// Takes back a charge of a moment ago, wherever it was made, because the request that it was for
+    /// was refused elsewhere. The readings as they were before it.
+    pub(super) fn take_back(&self, set: &ChargeSet<'_>, outcome: Outcome) -> Readings {
+        if outcome.source == Source::Fallback {
+            return self.take_back_locally(set, &outcome);
+        }
+        let readings = before(set, &outcome);
+        self.node.guard.give_back(set, outcome);
+        readings
+    }
+
+    fn take_back_locally(&self, set: &ChargeSet<'_>, outcome: &Outcome) -> Readings {
+        let (node, memory) = (&self.node, &self.node.memory);
         let division = |counter| node.division(counter);
-        let (mirror, now) = (&node.mirror, node.store_time());
-        let outcome = node.local.charge(set, division, mirror, now);
+        let now = node.store_time();
+        let refund = refund_of(&node.runtime, set.clone(), outcome);
+        memory.local.refund(&refund, division, now);
+        let peeked = memory.local.peek(set, division, &memory.mirror, now);
+        peeked.readings
+    }
+
+    /// Decides by this node's shares.
+    pub(super) fn decide_locally(&self, set: &ChargeSet<'_>) -> Outcome {
+        let (node, memory) = (&self.node, &self.node.memory);
+        let division = |counter| node.division(counter);
+        let (mirror, now) = (&memory.mirror, node.store_time());
+        let outcome = memory.local.charge(set, division, mirror, now);
         if outcome.admitted {
             node.owes();
         }
@@ -60,17 +159,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
 
 impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let node = &self.node;
-        if !node.decides(set) {
-            let sent = node.runtime.now();
-            let answer = node.guard.charge(set).await;
-            if let Ok(outcome) = answer
-                && node.believes(set, &outcome, sent)
-            {
-                return Ok(outcome);
-            }
-        }
-        Ok(self.decide_locally(set))
+        Ok(self.charge_by(Nanos::MAX, set).await)
     }
 
     /// Those that need the store are asked about together.
@@ -97,16 +186,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     }
 
     async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let node = &self.node;
-        if !node.decides(set)
-            && let Ok(outcome) = node.guard.peek(set).await
-        {
-            return Ok(outcome);
-        }
-        let division = |counter| node.division(counter);
-        Ok(node
-            .local
-            .peek(set, division, &node.mirror, node.store_time()))
+        Ok(self.peek_by(Nanos::MAX, set).await)
     }
 
     /// What was admitted here is given back here while the store does not know of it.
@@ -114,7 +194,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         let node = &self.node;
         if node.decides(&refund.set) {
             let division = |counter| node.division(counter);
-            return Ok(node.local.refund(refund, division, node.store_time()));
+            return Ok(node
+                .memory
+                .local
+                .refund(refund, division, node.store_time()));
         }
         node.guard.refund(refund).await
     }
@@ -137,7 +220,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         }
         let division = |counter| node.division(counter);
         let now = node.store_time();
-        let outcome = node.local.force(set, division, &node.mirror, now);
+        let outcome = node
+            .memory
+            .local
+            .force(set, division, &node.memory.mirror, now);
         node.owes();
         Ok(outcome)
     }
@@ -151,12 +237,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
             return Ok(held);
         }
         let division = self.node.division(hold.rule.counter(hold.subject, 0));
-        Ok(self.node.local.hold(hold, division, self.node.store_time()))
+        Ok(self
+            .node
+            .memory
+            .local
+            .hold(hold, division, self.node.store_time()))
     }
 
     /// Wherever the slot was taken.
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.node.local.release(hold, self.node.store_time());
+        self.node.memory.local.release(hold, self.node.store_time());
         self.node.guard.release(hold).await
     }
 
@@ -166,14 +256,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
             return Ok(found);
         }
         let division = |counter| node.division(counter);
-        Ok(node.local.inspect(set, division, node.store_time()))
+        Ok(node.memory.local.inspect(set, division, node.store_time()))
     }
 
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
         for charge in &set.charges {
-            self.node.mirror.forget(charge.counter());
+            self.node.memory.mirror.forget(charge.counter());
         }
-        let here = self.node.local.reset(set, self.node.store_time());
+        let here = self.node.memory.local.reset(set, self.node.store_time());
         let there = self.node.guard.reset(set).await;
         Ok(there?.max(here))
     }

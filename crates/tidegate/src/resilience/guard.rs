@@ -11,22 +11,27 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, Probe, Refund,
-    Refunded, Seed, Store, StoreError, Vitals,
+    Refunded, Seed, Slot, Store, StoreError, Vitals,
 };
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
 use super::breaker::{Breaker, Change};
 use super::bulkhead::{Bulkhead, Place};
-use super::deadline::within;
+use super::deadline::{budget_of, within};
 use super::event::{Event, Watcher};
 use super::owned::OwnedSet;
 use super::settings::Settings;
+use super::undo::refund_of;
 use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
 
 /// How long a late answer is waited for, to give back what it charged.
 const LATE: Nanos = Nanos::from_secs(60);
+
+/// How long the answer to a debt is waited for.
+const PATIENT: Nanos = Nanos::from_secs(1);
 
 /// Why a store was not asked, or not heard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -37,8 +42,12 @@ enum Away {
     Full,
     #[error("the answer is late")]
     Late,
+    #[error("no time is left to ask")]
+    NoTime,
     #[error("the store left a question unanswered")]
     Silent,
+    #[error("there is no store for it")]
+    Nowhere,
 }
 
 fn away(why: Away, waited: Nanos) -> StoreError {
@@ -50,7 +59,8 @@ fn away(why: Away, waited: Nanos) -> StoreError {
 
 /// A store that answers in time or not at all.
 pub(super) struct Guard<S, R> {
-    store: Arc<S>,
+    /// Nothing: whoever asks is told that there is no store.
+    store: Option<Arc<S>>,
     runtime: R,
     breaker: Mutex<Breaker>,
     calls: Bulkhead,
@@ -64,9 +74,9 @@ type Charging = Pin<Box<dyn Future<Output = Charged> + Send>>;
 type Charged = (Vec<OwnedSet>, Vec<Answer<Outcome>>);
 
 impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
-    pub(super) fn new(store: S, runtime: R, settings: &Settings, watcher: Watcher) -> Self {
+    pub(super) fn new(store: Option<S>, runtime: R, settings: &Settings, watcher: Watcher) -> Self {
         Guard {
-            store: Arc::new(store),
+            store: store.map(Arc::new),
             runtime,
             breaker: Mutex::new(Breaker::new(settings.breaker)),
             calls: Bulkhead::new(settings.in_flight),
@@ -80,15 +90,27 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         self.breaker.lock().is_open()
     }
 
+    /// The slot that a subject is in, if it is in this store.
+    pub(super) fn slot(&self, subject: Fingerprint) -> Option<Slot> {
+        self.store.as_ref()?.slot(subject)
+    }
+
     /// The life the latest answers came from.
     pub(super) fn life(&self) -> Option<Life> {
-        self.store.life()
+        self.store.as_ref()?.life()
+    }
+
+    fn store(&self) -> Answer<&Arc<S>> {
+        let store = self.store.as_ref();
+        store.ok_or_else(|| away(Away::Nowhere, Nanos::ZERO))
     }
 
     /// Asks the store how it is. The only thing that is asked while the breaker is open.
     pub(super) async fn ping(&self, beat: Beat) -> (Option<Vitals>, Option<Change>) {
-        let call = pin!(self.store.beat(beat));
-        let vitals = within(&self.runtime, self.budget, call).await;
+        let Ok(store) = self.store() else {
+            return (None, None);
+        };
+        let vitals = within(&self.runtime, self.budget, pin!(store.beat(beat))).await;
         let vitals = vitals.and_then(Result::ok);
         let change = self
             .breaker
@@ -128,37 +150,92 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     async fn call<T>(&self, call: impl Future<Output = Answer<T>> + Send) -> Answer<T> {
-        self.call_within(self.budget, call).await
+        self.call_by(Nanos::MAX, self.budget, call).await
     }
 
-    async fn call_within<T>(
+    async fn call_by<T>(
         &self,
+        until: Nanos,
         budget: Nanos,
         call: impl Future<Output = Answer<T>> + Send,
     ) -> Answer<T> {
         let _place = self.enter()?;
-        let answer = within(&self.runtime, budget, pin!(call)).await;
-        self.counted(answer.unwrap_or_else(|| Err(away(Away::Late, budget))))
-    }
-
-    /// The shortest that any rule allows. Beside a durable one, a rule that does not say waits with it:
-    /// a set is answered as a whole, and an acknowledgement takes longer than is usual.
-    fn budget_of(&self, sets: &[&ChargeSet<'_>]) -> Nanos {
-        let charges = || sets.iter().flat_map(|set| &set.charges);
-        let said = charges().filter_map(|charge| charge.terms.budget).min();
-        let silent = charges().any(|charge| charge.terms.budget.is_none());
-        match said {
-            Some(said) if silent && !sets.iter().any(|set| set.waits()) => said.min(self.budget),
-            Some(said) => said,
-            None => self.budget,
+        let remains = self.remains(until, budget)?;
+        let answer = within(&self.runtime, remains, pin!(call)).await;
+        match answer {
+            Some(answer) => self.counted(answer),
+            None => self.late(remains, budget),
         }
     }
 
+    /// Whether counters have left this store: that it does not have them is no failure of its own.
+    fn left(&self, set: &ChargeSet<'_>) -> bool {
+        let mut charges = set.charges.iter();
+        charges.any(|charge| self.slot(charge.subject).is_none())
+    }
+
+    /// What remains of a budget until `until`, if anything.
+    fn remains(&self, until: Nanos, budget: Nanos) -> Answer<Nanos> {
+        match until.since(self.runtime.now()).min(budget) {
+            Nanos::ZERO if budget > Nanos::ZERO => Err(away(Away::NoTime, Nanos::ZERO)),
+            remains => Ok(remains),
+        }
+    }
+
+    /// There was no answer. Who was given less than half of the budget is not to blame: it went
+    /// elsewhere.
+    fn late<T>(&self, waited: Nanos, budget: Nanos) -> Answer<T> {
+        let late = Err(away(Away::Late, waited));
+        match waited < Nanos::new(budget.get() / 2) {
+            true => late,
+            false => self.counted(late),
+        }
+    }
+
+    /// Charges a set, as long as it is not `until` yet.
+    pub(super) async fn charge_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let mut answers = self.charge_all(until, &[set]).await?;
+        let answer = answers.pop();
+        answer.unwrap_or_else(|| Err(away(Away::Silent, Nanos::ZERO)))
+    }
+
+    /// What a charge would answer, as long as it is not `until` yet.
+    pub(super) async fn peek_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let peeking = self.store()?.peek(set);
+        self.call_by(until, self.budget, peeking).await
+    }
+
+    /// Charges a debt. No decision waits for it, so it has more time than those have: taken for lost,
+    /// it would be charged once more. To the breaker it is late all the same, unless it was to be safe
+    /// elsewhere and took no longer than that may.
+    pub(super) async fn charge_debt(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let _place = self.enter()?;
+        let sent = self.runtime.now();
+        let answer = within(&self.runtime, PATIENT, pin!(self.store()?.force(set))).await;
+        let answer = answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT)));
+        let waited = self.runtime.now().since(sent);
+        let in_time = match set.waits() {
+            true => self.budget_of(&[set]).max(self.budget),
+            false => self.budget,
+        };
+        if waited <= in_time {
+            return self.counted(answer);
+        }
+        let change = self.breaker.lock().failed(self.runtime.now());
+        self.tell(change);
+        answer
+    }
+
+    /// How long a decision may wait for the store.
+    fn budget_of(&self, sets: &[&ChargeSet<'_>]) -> Nanos {
+        budget_of(sets, self.budget)
+    }
+
     /// Charges sets that will be waited for even if nobody does any more.
-    fn charging(&self, sets: &[&ChargeSet<'_>]) -> Charging {
-        let store = Arc::clone(&self.store);
+    fn charging(&self, sets: &[&ChargeSet<'_>]) -> Answer<Charging> {
+        let store = Arc::clone(self.store()?);
         let owned: Vec<OwnedSet> = sets.iter().map(|set| OwnedSet::of(set)).collect();
-        Box::pin(async move {
+        Ok(Box::pin(async move {
             let answers = match owned.as_slice() {
                 [only] => vec![store.charge(&only.set()).await],
                 several => {
@@ -167,31 +244,41 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
                 }
             };
             (owned, answers)
-        })
+        }))
     }
 
-    async fn charge_all(&self, sets: &[&ChargeSet<'_>]) -> Answer<Vec<Answer<Outcome>>> {
+    async fn charge_all(
+        &self,
+        until: Nanos,
+        sets: &[&ChargeSet<'_>],
+    ) -> Answer<Vec<Answer<Outcome>>> {
         let _place = self.enter()?;
-        let (budget, life) = (self.budget_of(sets), self.store.life());
-        let mut charging = self.charging(sets);
-        match within(&self.runtime, budget, charging.as_mut()).await {
+        let (budget, life) = (self.budget_of(sets), self.life());
+        let remains = self.remains(until, budget)?;
+        let mut charging = self.charging(sets)?;
+        match within(&self.runtime, remains, charging.as_mut()).await {
             Some((_, answers)) => {
-                let counted = answers.into_iter().map(|answer| self.counted(answer));
+                let answers = sets.iter().zip(answers);
+                let counted =
+                    answers.map(|(set, answer)| match answer.is_err() && self.left(set) {
+                        true => answer,
+                        false => self.counted(answer),
+                    });
                 Ok(counted.collect())
             }
             None => {
                 self.wait_on(charging, life);
-                self.counted(Err(away(Away::Late, budget)))
+                self.late(remains, budget)
             }
         }
     }
 
     /// Waits on for answers that nobody else waits for, and gives back what they charged.
     fn wait_on(&self, mut charging: Charging, life: Option<Life>) {
-        let Some(place) = self.late.enter() else {
+        let (Some(place), Some(store)) = (self.late.enter(), self.store.clone()) else {
             return; // it stays charged, which refuses too much rather than too little
         };
-        let (store, runtime) = (Arc::clone(&self.store), self.runtime.clone());
+        let runtime = self.runtime.clone();
         self.runtime.spawn(async move {
             let charged = within(&runtime, LATE, charging.as_mut()).await;
             let (sets, answers) = charged.unwrap_or_default();
@@ -201,42 +288,50 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
                     && outcome.admitted
                     && store.life() == life
                 {
-                    let id = u128::from(runtime.random()) << 64 | u128::from(runtime.random());
-                    let refund = refund_of(id, set, &outcome);
-                    let refunding = pin!(store.refund(&refund));
-                    // Lost or not, it is not sent again.
-                    let _lost_or_done = within(&runtime, LATE, refunding).await;
+                    refund_once(&*store, &runtime, set, &outcome).await;
                 }
             }
             drop(place);
         });
     }
+
+    /// Gives a charge back that was made a moment ago, in the background: the request that it was for
+    /// was refused elsewhere. What cannot be given back stays charged.
+    pub(super) fn give_back(&self, set: &ChargeSet<'_>, outcome: Outcome) {
+        if self.is_open() {
+            return;
+        }
+        let (Some(place), Some(store)) = (self.late.enter(), self.store.clone()) else {
+            return;
+        };
+        let (runtime, set) = (self.runtime.clone(), OwnedSet::of(set));
+        self.runtime.spawn(async move {
+            refund_once(&*store, &runtime, &set, &outcome).await;
+            drop(place);
+        });
+    }
 }
 
-fn refund_of<'a>(id: u128, set: &'a OwnedSet, outcome: &Outcome) -> Refund<'a> {
-    let mut charged = set.set();
-    let mut readings = outcome.readings.iter();
-    let allowed = |_: &mut Charge<'_>| readings.next().is_some_and(|r| r.verdict.allows());
-    charged.charges.retain(allowed);
-    let resets = outcome.readings.iter().map(|r| r.figures.reset_after);
-    Refund {
-        id,
-        charged: outcome.at,
-        until: outcome.at.plus(resets.max().unwrap_or(Nanos::ZERO)),
-        set: charged,
-    }
+async fn refund_once<S: Store, R: Runtime>(
+    store: &S,
+    runtime: &R,
+    set: &OwnedSet,
+    outcome: &Outcome,
+) {
+    let refund = refund_of(runtime, set.set(), outcome);
+    let refunding = pin!(store.refund(&refund));
+    // Lost or not, it is not sent again.
+    let _lost_or_done = within(runtime, LATE, refunding).await;
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let mut answers = self.charge_all(&[set]).await?;
-        let answer = answers.pop();
-        answer.unwrap_or_else(|| Err(away(Away::Silent, Nanos::ZERO)))
+        self.charge_by(Nanos::MAX, set).await
     }
 
     /// One deadline for all of them.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
-        match self.charge_all(sets).await {
+        match self.charge_all(Nanos::MAX, sets).await {
             Ok(answers) => answers,
             Err(StoreError::Unavailable { waited, .. }) => {
                 let late = |_: &&ChargeSet<'_>| Err(away(Away::Late, waited));
@@ -247,40 +342,42 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     }
 
     async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.call(self.store.peek(set)).await
+        self.peek_by(Nanos::MAX, set).await
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
         let budget = self.budget_of(&[&refund.set]).max(self.budget);
-        self.call_within(budget, self.store.refund(refund)).await
+        let refunding = self.store()?.refund(refund);
+        self.call_by(Nanos::MAX, budget, refunding).await
     }
 
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.call(self.store.grant(charge)).await
+        self.call(self.store()?.grant(charge)).await
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let budget = self.budget_of(&[set]).max(self.budget);
-        self.call_within(budget, self.store.force(set)).await
+        let forcing = self.store()?.force(set);
+        self.call_by(Nanos::MAX, budget, forcing).await
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        self.call(self.store.seed(seeds)).await
+        self.call(self.store()?.seed(seeds)).await
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.call(self.store.hold(hold)).await
+        self.call(self.store()?.hold(hold)).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.call(self.store.release(hold)).await
+        self.call(self.store()?.release(hold)).await
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        self.call(self.store.inspect(set)).await
+        self.call(self.store()?.inspect(set)).await
     }
 
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
-        self.call(self.store.reset(set)).await
+        self.call(self.store()?.reset(set)).await
     }
 }

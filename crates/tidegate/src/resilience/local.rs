@@ -138,14 +138,7 @@ impl Local {
         mirror: &Mirror,
         now: Nanos,
     ) -> Cut<'a> {
-        let share = match (charge.terms.on_failure, charge.role) {
-            (OnStoreFailure::Deny, Role::Enforce | Role::Quota) => {
-                return Cut::Refused;
-            }
-            (OnStoreFailure::Allow, _) => Some(charge.limit.as_ref().clone()),
-            (OnStoreFailure::Local | OnStoreFailure::Deny, _) => charge.limit.share(division),
-        };
-        let Some(share) = share else {
+        let Some(share) = share_of(charge, division) else {
             return Cut::Refused;
         };
         if let Some(state) = mirror.news(charge) {
@@ -167,7 +160,7 @@ impl Local {
         division: impl Fn(u128) -> Division,
         now: Nanos,
     ) -> Refunded {
-        let share = |charge: &Charge<'_>| charge.limit.share(division(charge.counter()));
+        let share = |charge: &Charge<'_>| share_of(charge, division(charge.counter()));
         let shares = refund.set.charges.iter();
         let shares = shares.filter_map(|charge| Some(under(charge, share(charge)?)));
         let local = Refund {
@@ -193,7 +186,7 @@ impl Local {
         now: Nanos,
     ) -> Vec<Option<Inspection>> {
         let each = set.charges.iter().map(|charge| {
-            let share = charge.limit.share(division(charge.counter()))?;
+            let share = share_of(charge, division(charge.counter()))?;
             let set = ChargeSet {
                 charges: [under(charge, share)].into_iter().collect(),
             };
@@ -246,6 +239,15 @@ const NOTHING_HERE: Reading = Reading {
         more_after: ELSEWHERE,
     },
 };
+
+/// The limit that this node may decide by, if by any.
+fn share_of(charge: &Charge<'_>, division: Division) -> Option<Limit> {
+    match (charge.terms.on_failure, charge.role) {
+        (OnStoreFailure::Deny, Role::Enforce | Role::Quota) => None,
+        (OnStoreFailure::Allow, _) => Some(charge.limit.as_ref().clone()),
+        (OnStoreFailure::Local | OnStoreFailure::Deny, _) => charge.limit.share(division),
+    }
+}
 
 fn under<'a>(charge: &'a Charge<'_>, share: Limit) -> Charge<'a> {
     Charge {

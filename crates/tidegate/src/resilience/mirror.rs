@@ -3,11 +3,13 @@
 //!
 //! Bounded. Two accounts of one counter are merged by maximum, so that answers may arrive in any
 //! order; a store whose clock was set back far is believed as it is. A store that holds less than it
-//! did is doubted, and believed once it has said that it is the same: something was given back.
+//! did is doubted, and believed once it has said that it is the same: something was given back. What it
+//! admits meanwhile is kept apart, because merging by maximum would lose it.
 
 use tidegate_core::algorithms::{PATIENCE, State};
-use tidegate_core::store::{Charge, Seen};
-use tidegate_core::units::Nanos;
+use tidegate_core::store::{Charge, Seen, Slot};
+use tidegate_core::subject::Fingerprint;
+use tidegate_core::units::{Cost, Nanos};
 
 use super::counters::{Counters, Part};
 use super::owned::OwnedCharge;
@@ -28,8 +30,16 @@ struct Remembered {
     heard: Nanos,
     /// Whether the local share already knows.
     told: bool,
-    /// Since when, by the local clock, the store has been found to hold less.
-    doubted: Option<Nanos>,
+    doubted: Option<Doubt>,
+}
+
+/// The store has been found to hold less than it did.
+#[derive(Clone, Copy)]
+struct Doubt {
+    /// Since when, by the local clock.
+    since: Nanos,
+    /// Units that it has admitted from then on.
+    admitted: u64,
 }
 
 /// The local time, and that of the last question after the store's life that was answered well.
@@ -46,8 +56,16 @@ impl Mirror {
         }
     }
 
-    /// Takes note of a counter as the store holds it. Whether that leaves a doubt.
-    pub(super) fn note(&self, charge: &Charge<'_>, seen: &Seen, at: Nanos, by: Hearing) -> bool {
+    /// Takes note of a counter as the store holds it after `spent` units of the charge. Whether that
+    /// leaves a doubt.
+    pub(super) fn note(
+        &self,
+        charge: &Charge<'_>,
+        spent: u64,
+        seen: &Seen,
+        at: Nanos,
+        by: Hearing,
+    ) -> bool {
         let (counter, limit) = (charge.counter(), charge.limit.as_ref());
         let mut part = self.counters.part(counter);
         if let Some(known) = part.get_mut(&counter) {
@@ -59,7 +77,7 @@ impl Mirror {
             let live = known.matters(at, by.now);
             known.told = false;
             if same && live && !set_back {
-                return known.merge(&seen.state, at, by);
+                return known.merge(&seen.state, spent, at, by);
             }
             known.take(seen.state.clone(), at, by.now);
             return false;
@@ -123,12 +141,41 @@ impl Mirror {
         Some(known.state.clone())
     }
 
-    /// Everything that still matters at the store's time `at`, when the local clock reads `now`.
-    pub(super) fn all(&self, at: Nanos, now: Nanos) -> Vec<(OwnedCharge, State)> {
+    /// Everything in one store that still matters at its time `at`, when the local clock reads `now`,
+    /// with the slot it is in there. The store holds what is in a slot.
+    pub(super) fn all(
+        &self,
+        slot: impl Fn(Fingerprint) -> Option<Slot>,
+        at: Nanos,
+        now: Nanos,
+    ) -> Vec<(Slot, (OwnedCharge, State))> {
         let mut all = Vec::new();
         for part in self.counters.parts() {
-            let live = part.values().filter(|known| known.matters(at, now));
-            all.extend(live.map(|known| (known.charge.clone(), known.state.clone())));
+            for known in part.values().filter(|known| known.matters(at, now)) {
+                if let Some(slot) = slot(known.charge.subject) {
+                    all.push((slot, (known.charge.clone(), known.state.clone())));
+                }
+            }
+        }
+        all
+    }
+
+    /// What a store has admitted under a doubt, of the counters that it `holds`: it has turned out to
+    /// have lost counts, and what others remember of them does not include this. Doubts that were
+    /// cleared up until `confirmed` are none. The doubts are over.
+    pub(super) fn take_doubtful(
+        &self,
+        holds: impl Fn(Fingerprint) -> bool,
+        confirmed: Nanos,
+    ) -> Vec<(OwnedCharge, Cost)> {
+        let mut all = Vec::new();
+        for mut part in self.counters.parts() {
+            let of_store = part.values_mut().filter(|k| holds(k.charge.subject));
+            all.extend(of_store.filter_map(|known| {
+                let doubt = known.doubted.take()?;
+                let admitted = Cost::new(doubt.admitted)?;
+                (doubt.since >= confirmed).then(|| (known.charge.clone(), admitted))
+            }));
         }
         all
     }
@@ -156,23 +203,29 @@ impl Remembered {
     }
 
     /// The larger of what is known and what was seen.
-    fn merge(&mut self, seen: &State, at: Nanos, by: Hearing) -> bool {
+    fn merge(&mut self, seen: &State, spent: u64, at: Nanos, by: Hearing) -> bool {
         let limit = &self.charge.limit;
         let (mut seen, mut merged) = (seen.clone(), seen.clone());
         limit.merge(&mut merged, &self.state, at);
         let moment = limit.advance(&mut merged, at);
         limit.advance(&mut seen, at);
         let less = merged != seen && self.at < at;
-        if less && self.doubted.is_some_and(|since| since < by.confirmed) {
+        if less && self.doubted.is_some_and(|doubt| doubt.since < by.confirmed) {
             self.take(seen, at, by.now);
             return false;
         }
         self.fresh_at = limit.fresh_at(&merged, moment);
         (self.state, self.at, self.heard) = (merged, self.at.max(at), by.now);
-        self.doubted = match less {
-            true => self.doubted.or(Some(by.now)),
-            false => None,
-        };
+        self.doubted = less.then(|| {
+            let before = self.doubted.unwrap_or(Doubt {
+                since: by.now,
+                admitted: 0,
+            });
+            Doubt {
+                admitted: before.admitted.saturating_add(spent),
+                ..before
+            }
+        });
         less
     }
 }

@@ -1,12 +1,13 @@
 //! Getting along without the store: no decision waits for it longer than its budget, none fails
 //! because it did, and what it forgot is put back.
 //!
-//! From the outside in: `deny_cache` remembers refusals; `fallback` decides by this node's share of
-//! each limit (`local`) when the store cannot be asked or believed; `guard` is the store behind
-//! `deadline`, `bulkhead` and `breaker`. Beside them `node` pings, puts the `mirror` back into a store
-//! that lost counts, and charges what is `owed`; `standing` knows when the store may be believed and
-//! who else shares it; `store_clock` tells the store's time and `clock_watch` whether it is off. Each is a store around a store or a pure
-//! state machine, and none knows which store it is. Time, tasks and chance come from a
+//! From the outside in: `deny_cache` remembers refusals; `spread` divides a request among the parts of
+//! a store; `fallback` decides by this node's share of each limit (`local`) when a part cannot be asked
+//! or believed; `guard` is the part behind `deadline`, `bulkhead` and `breaker`. Beside them `node`
+//! pings, puts the `mirror` back into a part that lost counts, and charges what is `owed`; both are the
+//! `memory` that all parts share. `standing` knows when a part may be believed and who else shares it;
+//! `store_clock` tells its time and `clock_watch` whether it is off. Each is a store around a store or
+//! a pure state machine, and none knows which store it is. Time, tasks and chance come from a
 //! [`Runtime`], so the simulator runs this very code.
 
 mod breaker;
@@ -18,40 +19,57 @@ mod deny_cache;
 mod event;
 mod fallback;
 mod guard;
+mod join;
 mod local;
+mod memory;
 mod mirror;
 mod node;
 mod owed;
 mod owned;
 mod settings;
+mod spread;
 mod standing;
 mod store_clock;
+mod undo;
 
-use tidegate_core::store::{NodeId, Probe, Store};
-use tidegate_core::units::Nanos;
+use std::sync::Arc;
+
+use tidegate_core::store::{NodeId, Parts};
 
 pub use self::breaker::{Breaker, Change};
-pub use self::clock_watch::{ClockNews, ClockWatch, Level, Offset, Tolerance};
+pub use self::clock_watch::{ClockNews, ClockReading, ClockWatch, Level, Offset, Tolerance};
 pub use self::deny_cache::DenyCache;
 pub use self::event::{Event, Watcher};
 pub use self::fallback::Fallback;
 pub use self::settings::{BreakerSettings, Settings};
+use self::spread::AsOne;
+pub use self::spread::{PartWatch, Spread};
 use crate::runtime::Runtime;
 
 /// A shared store that may fail, with everything around it.
-pub type Resilient<S, R> = DenyCache<Fallback<S, R>, R>;
+pub type Resilient<P, R> = DenyCache<Spread<P, R>, R>;
 
-/// Puts everything around `store`, in order. `wall` is the time of day. The node it makes has an id
-/// of its own.
-pub fn resilient<S: Store + Probe + 'static, R: Runtime>(
-    store: S,
+/// Puts everything around a store and its parts, in order. The node it makes has the id that the
+/// settings name, else one of its own.
+pub fn resilient<P: Parts + 'static, R: Runtime>(
+    parts: P,
     runtime: R,
-    wall: Nanos,
     settings: Settings,
     watcher: Watcher,
-) -> Resilient<S, R> {
+) -> Resilient<P, R> {
+    let watch = Arc::new(AsOne::new(watcher));
+    resilient_parts(parts, runtime, settings, watch)
+}
+
+/// The same, for someone who wants to know of each part.
+pub fn resilient_parts<P: Parts + 'static, R: Runtime>(
+    parts: P,
+    runtime: R,
+    settings: Settings,
+    watch: Arc<dyn PartWatch>,
+) -> Resilient<P, R> {
     let (denials, at_most) = (settings.denials, settings.denied_at_most);
-    let me = NodeId(runtime.random());
-    let fallback = Fallback::new(store, runtime.clone(), me, wall, settings, watcher);
-    DenyCache::new(fallback, runtime, denials, at_most)
+    let me = settings.me.unwrap_or_else(|| NodeId(runtime.random()));
+    let spread = Spread::new(parts, runtime.clone(), me, settings, watch);
+    DenyCache::new(spread, runtime, denials, at_most)
 }

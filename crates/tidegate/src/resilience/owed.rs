@@ -8,7 +8,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate_core::algorithms::{Limit, Moment, State};
-use tidegate_core::store::Charge;
+use tidegate_core::store::{Charge, Slot};
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
 use super::counters::Counters;
@@ -124,22 +125,32 @@ impl Owed {
         }
     }
 
-    /// Every debt there is, the largest first. Those that time has settled are gone.
-    pub(super) fn due(&self, at: Nanos) -> Vec<u128> {
+    /// Every debt to one store at its time `at`, with the slot it is in there, the largest first.
+    /// Those that time has settled are gone. The store holds what is in a slot.
+    pub(super) fn due(
+        &self,
+        slot: impl Fn(Fingerprint) -> Option<Slot>,
+        at: Nanos,
+    ) -> Vec<(Slot, u128)> {
         let mut due = Vec::new();
         for mut part in self.debts.parts() {
             let before = part.len();
             part.retain(|counter, debt| {
+                let Some(slot) = slot(debt.charge.subject) else {
+                    return true; // another store's, which has a time of its own
+                };
                 let units = debt.units(at);
                 if units > 0 && debt.pushing == 0 {
-                    due.push((units, *counter));
+                    due.push((units, *counter, slot));
                 }
                 units > 0 || debt.pushing > 0
             });
             self.open.fetch_sub(before - part.len(), Ordering::AcqRel);
         }
         due.sort_unstable_by(|a, b| b.cmp(a));
-        due.into_iter().map(|(_, counter)| counter).collect()
+        due.into_iter()
+            .map(|(_, counter, slot)| (slot, counter))
+            .collect()
     }
 
     /// Takes a debt to be charged. What is spent from here on is a debt of its own.

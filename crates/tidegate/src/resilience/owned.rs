@@ -10,7 +10,7 @@ use tidegate_core::units::Cost;
 /// A charge that borrows nothing.
 #[derive(Clone, Debug)]
 pub(super) struct OwnedCharge {
-    subject: Fingerprint,
+    pub(super) subject: Fingerprint,
     rule: RuleName,
     rate: u8,
     pub(super) limit: Limit,

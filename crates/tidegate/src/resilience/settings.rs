@@ -3,6 +3,8 @@
 use tidegate_core::store::NodeId;
 use tidegate_core::units::Nanos;
 
+use super::clock_watch::Tolerance;
+
 /// How a node gets along without its store.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -25,6 +27,10 @@ pub struct Settings {
     pub nodes: Option<u32>,
     /// The list of nodes as last known, from before a restart.
     pub roster: Vec<NodeId>,
+    /// The id this node had then. Without one it draws its own.
+    pub me: Option<NodeId>,
+    /// How far the store's clock and this node's may be apart.
+    pub clock: Tolerance,
     /// Subjects whose last state is remembered, and subjects whose local spending is.
     pub remembered: usize,
     /// The longest wait for other nodes to merge what they remember.
@@ -85,6 +91,8 @@ impl Default for Settings {
             share_percent: 80,
             nodes: None,
             roster: Vec::new(),
+            me: None,
+            clock: Tolerance::default(),
             remembered: 100_000,
             recovery: Nanos::from_secs(1),
             push_spread: Nanos::from_millis(150),

@@ -131,18 +131,25 @@ impl Standing {
         }
     }
 
-    /// The store told how it is and who is there.
-    pub(super) fn heard(&mut self, vitals: &Vitals, now: Nanos) -> Next {
+    /// The store told how it is and who is there. `remembers` says whether this node knows counts that
+    /// should be in it, and is asked when the store is met for the first time.
+    pub(super) fn heard(
+        &mut self,
+        vitals: &Vitals,
+        now: Nanos,
+        remembers: impl FnOnce() -> bool,
+    ) -> Next {
         match self.life {
             Some(known) if known == vitals.life => {}
             Some(_) => {
                 self.phase = Phase::Recovering { since: now };
                 self.seeded = None;
             }
-            // Whoever has just started remembers nothing, but the others may be about to.
+            // Whoever has just started remembers nothing, but the others may be about to. Where a
+            // store takes over from another, it may not have heard the last of it.
             None => {
                 self.phase = Phase::Recovering { since: now };
-                self.seeded = Some(vitals.life);
+                self.seeded = (!remembers()).then_some(vitals.life);
             }
         }
         self.life = Some(vitals.life);
@@ -210,9 +217,12 @@ impl Standing {
         }
     }
 
-    /// The nodes as last listed.
+    /// The nodes as last listed; none as long as the list may be short, because whoever took a short
+    /// one for the whole would hold the shares of others.
     pub(super) fn roster(&self) -> Vec<NodeId> {
-        self.roster.iter().map(|(node, _)| *node).collect()
+        let complete = self.listing == Listing::Complete;
+        let roster = self.roster.iter().filter(|_| complete);
+        roster.map(|(node, _)| *node).collect()
     }
 
     /// How many nodes to reckon with.
@@ -262,7 +272,8 @@ mod tests {
 
     fn settled() -> Standing {
         let mut standing = Standing::new(NodeId(1), &Settings::default());
-        let first = standing.heard(&vitals(7, &[(1, None), (2, Some(7))]), SECOND);
+        let first = vitals(7, &[(1, None), (2, Some(7))]);
+        let first = standing.heard(&first, SECOND, || false);
         assert_eq!(first, Next::Believe);
         standing.listing = Listing::Complete;
         standing
@@ -273,13 +284,26 @@ mod tests {
         let mut standing = Standing::new(NodeId(1), &Settings::default());
         assert_eq!(standing.nodes(), 8);
         let recovering = vitals(7, &[(1, None), (2, Some(6))]);
-        assert_eq!(standing.heard(&recovering, SECOND), Next::Wait);
+        assert_eq!(standing.heard(&recovering, SECOND, || false), Next::Wait);
         let done = vitals(7, &[(1, Some(7)), (2, Some(7))]);
-        assert_eq!(standing.heard(&done, SECOND), Next::Believe);
+        assert_eq!(standing.heard(&done, SECOND, || false), Next::Believe);
         assert_eq!(standing.nodes(), 8, "others may be about to be listed");
         assert_eq!(standing.division(1).place, None);
-        standing.heard(&done, Nanos::from_secs(2));
+        assert_eq!(standing.roster(), [], "nor is such a list kept");
+        standing.heard(&done, Nanos::from_secs(2), || false);
         assert_eq!(standing.nodes(), 2);
+        assert_eq!(standing.roster(), [1, 2].map(NodeId));
+    }
+
+    /// A store that takes over from another may not have heard the last of it.
+    #[test]
+    fn a_store_just_met_is_seeded_by_whoever_remembers() {
+        let mut standing = Standing::new(NodeId(1), &Settings::default());
+        let peers = vitals(7, &[(2, Some(7))]);
+        assert_eq!(standing.heard(&peers, SECOND, || true), Next::Seed);
+        assert_eq!(standing.beat().seeded, None);
+        standing.seeded(Life(7));
+        assert_eq!(standing.heard(&peers, SECOND, || true), Next::Believe);
     }
 
     #[test]
@@ -291,10 +315,13 @@ mod tests {
             (2_000, &[(1, Some(8))], Next::Believe),
         ] {
             let mut standing = settled();
-            assert_eq!(standing.heard(&vitals(8, &[]), SECOND), Next::Seed);
+            assert_eq!(
+                standing.heard(&vitals(8, &[]), SECOND, || false),
+                Next::Seed
+            );
             assert!(!standing.is_exact());
             standing.seeded(Life(8));
-            let heard = standing.heard(&vitals(8, beats), Nanos::from_millis(at));
+            let heard = standing.heard(&vitals(8, beats), Nanos::from_millis(at), || false);
             assert_eq!(heard, want, "{at} {beats:?}");
         }
     }
@@ -304,9 +331,9 @@ mod tests {
         let mut standing = settled();
         assert!(standing.lost(SECOND) && !standing.lost(SECOND));
         let peers = vitals(7, &[(1, None), (2, Some(7))]);
-        assert_eq!(standing.heard(&peers, SECOND), Next::Seed);
+        assert_eq!(standing.heard(&peers, SECOND, || false), Next::Seed);
         standing.seeded(Life(7));
-        assert_eq!(standing.heard(&peers, SECOND), Next::Believe);
+        assert_eq!(standing.heard(&peers, SECOND, || false), Next::Believe);
     }
 
     /// The list is empty after an outage. The first to come back once took all shares for its own.
@@ -315,13 +342,13 @@ mod tests {
         let mut standing = settled();
         let alone = vitals(7, &[(1, Some(7))]);
         for (at, nodes) in [(2, 2), (6, 2), (7, 1)] {
-            standing.heard(&alone, Nanos::from_secs(at));
+            standing.heard(&alone, Nanos::from_secs(at), || false);
             assert_eq!(standing.nodes(), nodes, "at {at} s");
         }
         let mut standing = settled();
-        standing.heard(&alone, Nanos::from_secs(2));
+        standing.heard(&alone, Nanos::from_secs(2), || false);
         standing.unheard();
-        standing.heard(&alone, Nanos::from_secs(60));
+        standing.heard(&alone, Nanos::from_secs(60), || false);
         assert_eq!(standing.nodes(), 2);
     }
 

@@ -17,6 +17,9 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     /// A clock that never runs backwards and begins anywhere.
     fn now(&self) -> Nanos;
 
+    /// The time of day. It may be set at any moment, so nothing is ever measured by it.
+    fn wall(&self) -> Nanos;
+
     /// Waits.
     fn sleep(&self, span: Nanos) -> impl Future<Output = ()> + Send + 'static;
 

@@ -34,6 +34,10 @@ impl Runtime for TokioRuntime {
         self.started.elapsed().into()
     }
 
+    fn wall(&self) -> Nanos {
+        crate::clock::wall()
+    }
+
     fn sleep(&self, span: Nanos) -> impl Future<Output = ()> + Send + 'static {
         tokio::time::sleep(span.duration())
     }

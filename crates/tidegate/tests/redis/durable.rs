@@ -308,7 +308,6 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
         let node = resilient(
             bare,
             TokioRuntime::new().expect("randomness"),
-            Nanos::from_secs(1_800_000_000),
             settings,
             Arc::new(move |event| match event {
                 Event::Exact => is_exact.store(true, Ordering::SeqCst),
@@ -328,7 +327,7 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
             let outcome = node.charge(&bill.set(subject, terms)).await;
             outcome.expect("none fails").source
         };
-        assert_eq!(decide(1, &terms).await, Source::Exact);
+        assert_eq!(decide(1, &REPLICA).await, Source::Exact);
         replica.freeze();
         for i in 0..40 {
             assert_eq!(decide(100 + i, &terms).await, Source::Fallback);

@@ -8,7 +8,7 @@ use tidegate_core::store::{Beat, Hold, NodeId, Probe, Refund, Seed, Store};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
-use crate::{charge, direct, info, limit, on_runtime, set, store};
+use crate::{charge, direct, info, limit, on_runtime, redis, set, store};
 use tidegate_parts::{Program, Server};
 
 fn keys(server: &Server) -> Vec<String> {
@@ -159,7 +159,7 @@ fn bad_addresses_are_refused_at_once_and_not_repeated() {
 fn nodes_of_one_store_share_one_secret() {
     let server = Server::redis7();
     on_runtime(async {
-        let store = store(&server.url()).await;
+        let store = redis(&server.url()).await;
         let first = store.share_secret(None).await.expect("a secret");
         let second = store.share_secret(None).await.expect("a secret");
         assert_eq!(first.fingerprint_key(), second.fingerprint_key());
@@ -193,7 +193,7 @@ fn nodes_of_one_store_share_one_secret() {
 }
 
 /// The line of docs/redis.md that makes a user, as words.
-fn documented_user() -> Vec<String> {
+pub(crate) fn documented_user() -> Vec<String> {
     let page = include_str!("../../../../docs/redis.md");
     let lines = page.lines().map(str::trim);
     let recipe = lines.filter(|line| line.starts_with("ACL SETUSER tidegate "));
@@ -210,42 +210,47 @@ fn the_documented_permissions_suffice_for_every_verb() {
         assert_eq!(server.ask(&user), "OK", "{program:?}");
         let url = format!("redis://tidegate:pa55@127.0.0.1:{}", server.port());
         on_runtime(async {
-            let store = store(&url).await;
-            store.share_secret(None).await.expect("a secret");
-            let beat = Beat {
-                node: NodeId(1),
-                seeded: None,
-            };
-            store.beat(beat).await.expect("vitals");
-            let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
-            let one = set([charge(5, &rule, 0, &limit)]);
-            let outcome = store.charge(&one).await.expect("a charge");
-            store.peek(&one).await.expect("a peek");
-            store.force(&one).await.expect("a debt");
-            store.grant(&one.charges[0]).await.expect("a grant");
-            let seed = Seed {
-                charge: charge(5, &rule, 0, &limit),
-                state: outcome.seen[0].state.clone(),
-            };
-            store.seed(&[seed]).await.expect("a seed");
-            let refund = Refund {
-                id: 1,
-                charged: outcome.at,
-                until: outcome.at.plus(Nanos::from_secs(60)),
-                set: one.clone(),
-            };
-            store.refund(&refund).await.expect("a refund");
-            let hold = Hold {
-                subject: Fingerprint::new(5),
-                rule: &rule,
-                holder: 1,
-                most: 1,
-                lasts: Nanos::from_secs(1),
-            };
-            store.hold(&hold).await.expect("a slot");
-            store.release(&hold).await.expect("its end");
-            store.inspect(&one).await.expect("a look");
-            store.reset(&one).await.expect("a reset");
+            let redis = redis(&url).await;
+            redis.share_secret(None).await.expect("a secret");
+            every_verb(&store(&url).await, 5).await;
         });
     }
+}
+
+/// Asks a store everything it can be asked, about one subject.
+pub(crate) async fn every_verb(store: &RedisStore, subject: u128) {
+    let beat = Beat {
+        node: NodeId(1),
+        seeded: None,
+    };
+    store.beat(beat).await.expect("vitals");
+    let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
+    let one = set([charge(subject, &rule, 0, &limit)]);
+    let outcome = store.charge(&one).await.expect("a charge");
+    store.peek(&one).await.expect("a peek");
+    store.force(&one).await.expect("a debt");
+    store.grant(&one.charges[0]).await.expect("a grant");
+    let seed = Seed {
+        charge: charge(subject, &rule, 0, &limit),
+        state: outcome.seen[0].state.clone(),
+    };
+    store.seed(&[seed]).await.expect("a seed");
+    let refund = Refund {
+        id: 1,
+        charged: outcome.at,
+        until: outcome.at.plus(Nanos::from_secs(60)),
+        set: one.clone(),
+    };
+    store.refund(&refund).await.expect("a refund");
+    let hold = Hold {
+        subject: Fingerprint::new(subject),
+        rule: &rule,
+        holder: 1,
+        most: 1,
+        lasts: Nanos::from_secs(1),
+    };
+    store.hold(&hold).await.expect("a slot");
+    store.release(&hold).await.expect("its end");
+    store.inspect(&one).await.expect("a look");
+    store.reset(&one).await.expect("a reset");
 }

@@ -2,20 +2,26 @@
 //!
 //! What needs the time moved is proven beside the scripts, in `src/stores/redis`.
 
+mod cluster;
 mod concurrent;
 mod durable;
 mod fake;
+mod fake_sentinel;
 mod faults;
 mod keys;
 mod life;
 mod reconnect;
+mod reign;
+mod rotation;
+mod sentinel;
 mod size;
+mod tls;
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::Value;
-use tidegate::stores::redis::{RedisConfig, RedisStore};
+use tidegate::stores::redis::{Redis, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
@@ -62,6 +68,22 @@ async fn store(url: &str) -> RedisStore {
     store
 }
 
+/// Asks until it is so; panics after half a minute.
+async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn redis(url: &str) -> Redis {
+    let redis = Redis::open(&RedisConfig::new(url)).expect("an address");
+    let ready = tokio::time::timeout(Duration::from_secs(20), redis.ready());
+    ready.await.expect("a server that answers");
+    redis
+}
+
 /// A command sent past the store.
 fn direct(server: &Server, command: &[&str]) -> Value {
     let client = redis::Client::open(server.url()).expect("an address");
@@ -69,6 +91,15 @@ fn direct(server: &Server, command: &[&str]) -> Value {
     let mut request = redis::cmd(command[0]);
     request.arg(&command[1..]);
     request.query(&mut connection).expect("an answer")
+}
+
+/// Script calls that a server has had from its clients.
+fn script_calls(server: &Server) -> u64 {
+    let stats = server.ask(&["INFO", "commandstats"]);
+    match stats.contains("cmdstat_evalsha:calls") {
+        true => number(&stats, "cmdstat_evalsha:calls"),
+        false => 0,
+    }
 }
 
 /// A number out of INFO.

@@ -4,21 +4,24 @@
 //! often, which is also this node's sign of life; merging the mirror into a store that lost counts;
 //! charging to the store what was admitted without it. All of it goes through the guard.
 
+mod clock;
 mod push;
 mod recovery;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tidegate_core::algorithms::Division;
-use tidegate_core::store::{ChargeSet, Life, NodeId, Outcome, Probe, Store};
+use tidegate_core::store::{ChargeSet, Life, NodeId, Outcome, Probe, Slot, Store};
 use tidegate_core::units::Nanos;
 
+use super::clock_watch::ClockWatch;
 use super::event::{Event, Watcher};
 use super::guard::Guard;
-use super::local::Local;
-use super::mirror::{Hearing, Mirror};
+use super::memory::Memory;
+use super::mirror::Hearing;
 use super::settings::Settings;
 use super::standing::Standing;
 use super::store_clock::StoreClock;
@@ -26,14 +29,18 @@ use crate::runtime::Runtime;
 
 /// Counters in one call to the store: enough to fill a packet, few enough to be quick.
 const PER_CALL: usize = 32;
+/// Slots that are spoken of at once: a call each, and together still quick.
+const SLOTS_AT_ONCE: usize = 32;
 
-/// Everything a node keeps beside the store.
+/// A node as one store sees it: everything it keeps beside that store. What it remembers of counters
+/// is shared with its other stores, if it has several; of these it touches those that its store holds.
 pub(super) struct Node<S, R> {
     pub(super) guard: Guard<S, R>,
     pub(super) runtime: R,
-    pub(super) mirror: Mirror,
-    pub(super) local: Local,
+    pub(super) memory: Arc<Memory>,
     pub(super) clock: StoreClock,
+    /// Whether it and this node's wall clock agree.
+    watch: Mutex<ClockWatch>,
     standing: Mutex<Standing>,
     /// What `standing` says, for the path of a decision.
     exact: AtomicBool,
@@ -47,32 +54,37 @@ pub(super) struct Node<S, R> {
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
-    /// A node that does not know its store yet. `wall` is the time of day.
-    pub(super) fn start(
-        store: S,
+    /// A node that does not know its store yet, or has none. `wall` is the time of day.
+    pub(super) fn new(
+        store: Option<S>,
+        memory: Arc<Memory>,
         runtime: R,
         me: NodeId,
         wall: Nanos,
         settings: Settings,
         watcher: Watcher,
     ) -> Arc<Self> {
-        let node = Arc::new(Node {
+        Arc::new(Node {
             guard: Guard::new(store, runtime.clone(), &settings, Arc::clone(&watcher)),
-            mirror: Mirror::new(settings.remembered),
-            local: Local::new(wall, settings.remembered),
+            memory,
             clock: StoreClock::new(runtime.now(), wall),
+            watch: Mutex::new(ClockWatch::new(settings.clock)),
             standing: Mutex::new(Standing::new(me, &settings)),
             exact: AtomicBool::new(false),
-            runtime: runtime.clone(),
+            runtime,
             settings,
             watcher,
             recovering: AtomicBool::new(false),
             pushing: AtomicBool::new(false),
             asking: AtomicBool::new(false),
             confirmed: AtomicU64::new(0),
-        });
-        runtime.spawn(recovery::pings(Arc::downgrade(&node), runtime.clone()));
-        node
+        })
+    }
+
+    /// Begins to ask the store how it is.
+    pub(super) fn begin(self: &Arc<Self>) {
+        let pings = recovery::pings(Arc::downgrade(self), self.runtime.clone());
+        self.runtime.spawn(pings);
     }
 
     /// The store's time, as far as this node can tell.
@@ -90,7 +102,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         let owes = || {
             set.charges
                 .iter()
-                .any(|c| self.local.owed.keeps(c.counter()))
+                .any(|c| self.memory.local.owed.keeps(c.counter()))
         };
         !self.exact.load(Ordering::Acquire) || owes()
     }
@@ -109,7 +121,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         let now = self.runtime.now();
         let mut seen = set.charges.iter().zip(&outcome.seen);
         let gone = seen.any(|(charge, seen)| {
-            !seen.was_there && self.mirror.holds_live(charge, outcome.at, now)
+            !seen.was_there && self.memory.mirror.holds_live(charge, outcome.at, now)
         });
         if gone {
             self.lost();
@@ -133,8 +145,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             now,
             confirmed: Nanos::new(self.confirmed.load(Ordering::Acquire)),
         };
-        for (charge, seen) in set.charges.iter().zip(&outcome.seen) {
-            if self.mirror.note(charge, seen, outcome.at, by) {
+        let readings = outcome.readings.iter().zip(&outcome.seen);
+        for (charge, (reading, seen)) in set.charges.iter().zip(readings) {
+            let spent = match outcome.admitted && reading.verdict.allows() {
+                true => charge.cost.get(),
+                false => 0,
+            };
+            let mirror = &self.memory.mirror;
+            if mirror.note(charge, spent, seen, outcome.at, by) {
                 self.ask_soon();
             }
         }
@@ -149,13 +167,41 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             news
         };
         if news {
-            (self.watcher)(Event::Lost);
+            self.tell_loss();
             self.recover_soon();
         }
     }
 
-    /// The nodes as last listed.
+    /// The store has turned out to have lost counts. What it admitted before that was known is owed:
+    /// no memory of any node includes it.
+    fn tell_loss(&self) {
+        let (mirror, owed) = (&self.memory.mirror, &self.memory.local.owed);
+        let confirmed = Nanos::new(self.confirmed.load(Ordering::Acquire));
+        let holds = |subject| self.guard.slot(subject).is_some();
+        for (charge, admitted) in mirror.take_doubtful(holds, confirmed) {
+            let (charge, now) = (charge.owing(admitted), self.store_time());
+            let empty_at = mirror.empties_at(&charge).unwrap_or(now);
+            owed.spend(&charge, &charge.limit, now, empty_at);
+        }
+        (self.watcher)(Event::Lost);
+    }
+
+    /// The nodes as last listed, once that list is complete.
     pub(super) fn roster(&self) -> Vec<NodeId> {
         self.standing.lock().roster()
     }
+}
+
+/// What belongs into each slot, in the order in which slots first come up: a call speaks of one.
+fn by_slot<T: Clone>(all: &[(Slot, T)]) -> Vec<Vec<T>> {
+    let mut places: BTreeMap<Slot, usize> = BTreeMap::new();
+    let mut slots: Vec<Vec<T>> = Vec::new();
+    for (slot, one) in all {
+        let place = *places.entry(*slot).or_insert(slots.len());
+        if place == slots.len() {
+            slots.push(Vec::new());
+        }
+        slots[place].push(one.clone());
+    }
+    slots
 }

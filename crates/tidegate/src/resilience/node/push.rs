@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use tidegate_core::store::{ChargeSet, Probe, Store};
 use tidegate_core::units::Nanos;
 
-use super::{Node, PER_CALL};
+use super::{Node, PER_CALL, SLOTS_AT_ONCE, by_slot};
 use crate::resilience::event::Event;
+use crate::resilience::join::join_all;
 use crate::resilience::owed::Due;
 use crate::runtime::Runtime;
 
@@ -47,7 +48,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     }
 
     fn push_soon(self: &Arc<Self>, wait: Nanos) {
-        if self.local.owed.is_empty() || self.pushing.swap(true, Ordering::AcqRel) {
+        if self.memory.local.owed.is_empty() || self.pushing.swap(true, Ordering::AcqRel) {
             return;
         }
         let node = Arc::clone(self);
@@ -72,7 +73,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     /// Charges what is owed now, the largest debts first, but begins nothing after `until`. Whether
     /// there was anything.
     async fn push_due(self: &Arc<Self>, until: Nanos) -> bool {
-        let due = self.local.owed.due(self.store_time());
+        let slot = |subject| self.guard.slot(subject);
+        let due = self.memory.local.owed.due(slot, self.store_time());
         for (i, batch) in due.chunks(self.settings.push_batch).enumerate() {
             if i > 0 {
                 self.runtime.sleep(self.settings.push_pause).await;
@@ -80,8 +82,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             if !self.may_push() || self.runtime.now() >= until {
                 break;
             }
-            for some in batch.chunks(PER_CALL) {
-                if !self.push(some).await {
+            for slots in by_slot(batch).chunks(SLOTS_AT_ONCE) {
+                let pushing = slots.iter().map(|counters| self.push_slot(counters));
+                if join_all(pushing).await.contains(&false) {
                     break;
                 }
             }
@@ -89,9 +92,19 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         !due.is_empty()
     }
 
+    /// Charges debts of one slot. Whether the store has taken them all.
+    async fn push_slot(self: &Arc<Self>, counters: &[u128]) -> bool {
+        for some in counters.chunks(PER_CALL) {
+            if !self.push(some).await {
+                return false;
+            }
+        }
+        true
+    }
+
     async fn push(self: &Arc<Self>, counters: &[u128]) -> bool {
         let now = self.store_time();
-        let begin = |counter: &u128| self.local.owed.begin(*counter, now);
+        let begin = |counter: &u128| self.memory.local.owed.begin(*counter, now);
         let due = counters.iter().filter_map(begin);
         // What must be safe elsewhere may have to wait for that; the rest is not to wait with it.
         let (safe, plain): (Vec<Due>, Vec<Due>) = due.partition(|due| due.charge.waits());
@@ -108,13 +121,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             charges: due.iter().map(|due| due.charge.owing(due.cost)).collect(),
         };
         let sent = self.runtime.now();
-        let answer = self.guard.force(&set).await;
+        let answer = self.guard.charge_debt(&set).await;
         let charged = answer.is_ok_and(|outcome| self.believes(&set, &outcome, sent));
         let now = self.store_time();
         for due in due {
             match charged {
-                true => self.local.owed.done(due.counter, now),
-                false => self.local.owed.failed(due.counter, now),
+                true => self.memory.local.owed.done(due.counter, now),
+                false => self.memory.local.owed.failed(due.counter, now),
             }
         }
         if charged {

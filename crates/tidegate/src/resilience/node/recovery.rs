@@ -3,12 +3,15 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use tidegate_core::store::{Probe, Seed, Store};
+use tidegate_core::algorithms::State;
+use tidegate_core::store::{Probe, Seed, Slot, Store};
 use tidegate_core::units::Nanos;
 
-use super::{Node, PER_CALL};
+use super::{Node, PER_CALL, SLOTS_AT_ONCE, by_slot};
 use crate::resilience::breaker::Change;
 use crate::resilience::event::Event;
+use crate::resilience::join::join_all;
+use crate::resilience::owned::OwnedCharge;
 use crate::resilience::standing::Next;
 use crate::runtime::Runtime;
 
@@ -46,14 +49,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             return;
         };
         self.clock.note(sent, now, vitals.at);
-        let (was_exact, next) = {
+        self.watch_clock(now.since(sent), vitals.at);
+        let (was_known, next) = {
             let mut standing = self.standing.lock();
-            let was_exact = standing.is_exact();
-            let next = standing.heard(&vitals, now);
+            // One that was never met and should hold what this node remembers took over from another.
+            let was_known = standing.is_exact() || standing.life().is_none();
+            let next = standing.heard(&vitals, now, || !self.remembered().is_empty());
             if !standing.is_exact() {
                 self.exact.store(false, Ordering::Release);
             }
-            (was_exact, next)
+            (was_known, next)
         };
         match next {
             Next::Nothing => {
@@ -65,8 +70,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             }
             Next::Believe => self.settle_soon(),
             Next::Seed | Next::Wait => {
-                if was_exact {
-                    (self.watcher)(Event::Lost);
+                if next == Next::Seed && was_known {
+                    self.tell_loss();
                 }
                 self.recover_soon();
             }
@@ -111,7 +116,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
                 && self.guard.life().is_none_or(|now| now == life)
             {
                 self.standing.lock().seeded(life);
-                (self.watcher)(Event::Seeded { life, counters });
+                if counters > 0 {
+                    (self.watcher)(Event::Seeded { life, counters });
+                }
                 continue; // so that the others hear of it
             }
             if self.standing.lock().is_recovering() {
@@ -122,8 +129,18 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
 
     /// Merges the mirror into the store; how many counters, or nothing if the store failed.
     async fn seed(&self) -> Option<usize> {
-        let all = self.mirror.all(self.store_time(), self.runtime.now());
-        for some in all.chunks(PER_CALL) {
+        let all = self.remembered();
+        for slots in by_slot(&all).chunks(SLOTS_AT_ONCE) {
+            let seeding = slots.iter().map(|known| self.seed_slot(known));
+            let done = join_all(seeding).await;
+            done.into_iter().collect::<Option<()>>()?;
+        }
+        Some(all.len())
+    }
+
+    /// Merges what is known of one slot.
+    async fn seed_slot(&self, known: &[(OwnedCharge, State)]) -> Option<()> {
+        for some in known.chunks(PER_CALL) {
             let seeds: Vec<Seed<'_>> = some
                 .iter()
                 .map(|(charge, state)| Seed {
@@ -133,6 +150,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
                 .collect();
             self.guard.seed(&seeds).await.ok()?;
         }
-        Some(all.len())
+        Some(())
+    }
+
+    /// What is known of counters that the store holds.
+    fn remembered(&self) -> Vec<(Slot, (OwnedCharge, State))> {
+        let slot = |subject| self.guard.slot(subject);
+        let (at, now) = (self.store_time(), self.runtime.now());
+        self.memory.mirror.all(slot, at, now)
     }
 }

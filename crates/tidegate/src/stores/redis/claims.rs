@@ -14,7 +14,7 @@ use tidegate_core::units::Nanos;
 
 use self::conformance::Rig;
 use super::scripts::Loaded;
-use super::{RedisConfig, RedisStore, scripts};
+use super::{Redis, RedisConfig, RedisStore, scripts};
 use tidegate_parts::{Program, Server};
 
 /// Far enough ahead that nothing expires by the server's own clock.
@@ -34,8 +34,8 @@ impl Shared {
         let clock = "{ redis.call('GET', 'now'), '0' }";
         let loaded = scripts::ALL
             .map(|script| Loaded::new(script, script.text.replace("redis.call('TIME')", clock)));
-        let store = RedisStore::running(&RedisConfig::new(&server.url()), loaded);
-        let store = store.expect("an address");
+        let redis = Redis::running(&RedisConfig::new(&server.url()), loaded);
+        let store = redis.expect("an address").only().expect("one server");
         store.ready().await;
         Shared {
             store,

@@ -4,11 +4,14 @@
 //! there the text is looked at. What is not in the table counts as an outage: the fallback decides,
 //! and the message is told.
 
+use std::error::Error;
 use std::fmt;
 
 use redis::{ErrorKind, RedisError};
 use tidegate_core::store::StoreError;
 use tidegate_core::units::Nanos;
+
+use super::redirect::Redirect;
 
 /// What to do about an error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -21,7 +24,7 @@ pub enum Action {
     Reconnect,
     /// The server cannot count just now: decide without it, ask again later.
     FallBack,
-    /// The keys are elsewhere: this is a cluster.
+    /// The keys are on another server of a cluster: ask that one.
     Redirect,
     /// The server will not have us until an operator changes something.
     AskOperator,
@@ -90,24 +93,9 @@ const TABLE: &[Row] = &[
         Action::FindPrimary,
         "this replica has lost its primary",
     ),
-    row(
-        "MOVED",
-        "",
-        Action::Redirect,
-        "this is a cluster, which cannot be used yet; give it a single server",
-    ),
-    row(
-        "ASK",
-        "",
-        Action::Redirect,
-        "this is a cluster, which cannot be used yet; give it a single server",
-    ),
-    row(
-        "CROSSSLOT",
-        "",
-        Action::Redirect,
-        "this is a cluster, which cannot be used yet; give it a single server",
-    ),
+    row("MOVED", "", Action::Redirect, CLUSTER),
+    row("ASK", "", Action::Redirect, CLUSTER),
+    row("CROSSSLOT", "", Action::Redirect, CLUSTER),
     row(
         "CLUSTERDOWN",
         "",
@@ -202,10 +190,54 @@ const TABLE: &[Row] = &[
         Action::AskOperator,
         "write a database the server has",
     ),
+    row(
+        "ERR",
+        "cluster support disabled",
+        Action::AskOperator,
+        "this server is no cluster; write redis://HOST:PORT",
+    ),
     row("ERR", "", Action::Report, "please report this"),
 ];
 
+/// What TLS says when it cannot be used, by a part of its text, and the cure.
+const TLS_TABLE: &[(&str, &str)] = &[
+    ("UnknownIssuer", AUTHORITY),
+    // An authority of the same name, but not the same one.
+    ("BadSignature", AUTHORITY),
+    (
+        "not valid for name",
+        "write the host by a name that its certificate has",
+    ),
+    ("expired", "give the server a certificate that is valid now"),
+    (
+        "invalid peer certificate",
+        "give the server a certificate that is valid for it",
+    ),
+    (
+        "CertificateRequired",
+        "give a certificate of our own with `?cert=FILE&key=FILE`",
+    ),
+    (
+        "received fatal alert",
+        "give a certificate that the server knows with `?cert=FILE&key=FILE`",
+    ),
+];
+
+const AUTHORITY: &str = "give the certificate of the server's authority with `?ca=FILE`";
+const CLUSTER: &str = "this is a cluster; write redis+cluster://HOST:PORT";
+
+/// What a user of the server lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Denied {
+    /// The right to run a command.
+    Command,
+    /// The right to a key.
+    Key,
+}
+
 const NEEDED: &str = "grant the user the commands and keys it needs";
+
+const TIMEOUT: &str = "no answer in time";
 
 /// An error of a server or of the way to it. Never tells a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -214,6 +246,7 @@ pub struct Fault {
     code: String,
     detail: String,
     cure: &'static str,
+    redirect: Option<Redirect>,
 }
 
 impl Fault {
@@ -225,6 +258,21 @@ impl Fault {
     /// The first word of the server's answer, or what happened to the connection.
     pub fn code(&self) -> &str {
         &self.code
+    }
+
+    /// Whether nothing came back, as opposed to a refusal.
+    pub fn is_silence(&self) -> bool {
+        self.action == Action::Reconnect || self.code == TIMEOUT
+    }
+
+    /// Which right is missing, if that is what is wrong.
+    pub fn denied(&self) -> Option<Denied> {
+        let by_script = self.code == "ERR" && self.cure == NEEDED;
+        match self.code == "NOPERM" || by_script {
+            true if self.detail.contains(" key") => Some(Denied::Key),
+            true => Some(Denied::Command),
+            false => None,
+        }
     }
 
     /// Whether the connection it came from is of no more use.
@@ -242,19 +290,121 @@ impl Fault {
                 code: "not connected".to_owned(),
                 detail: String::new(),
                 cure: "it is connected to by itself",
+                redirect: None,
             },
+        }
+    }
+
+    /// Nobody in a cluster serves the slot of the keys.
+    pub(super) fn not_served() -> Fault {
+        Fault {
+            action: Action::FallBack,
+            code: "no server".to_owned(),
+            detail: "for these keys is known".to_owned(),
+            cure: "see whether every slot of the cluster is served",
+            redirect: None,
+        }
+    }
+
+    /// A server of a cluster does not tell who serves what.
+    pub(super) fn no_map(detail: &str) -> Fault {
+        Fault {
+            action: Action::FallBack,
+            code: "no map".to_owned(),
+            detail: detail.to_owned(),
+            cure: "see whether the cluster was created and its slots are served",
+            redirect: None,
+        }
+    }
+
+    /// Keys of several slots were to be used in one step. Nothing was sent.
+    pub(super) fn across_slots() -> Fault {
+        Fault {
+            action: Action::Report,
+            code: "CROSSSLOT".to_owned(),
+            detail: "one step was to touch several slots of a cluster".to_owned(),
+            cure: "please report this",
+            redirect: None,
+        }
+    }
+
+    /// What an operator wrote cannot be used. `detail` repeats nothing that may be a secret.
+    pub(super) fn of_operator(code: &str, detail: &str, cure: &'static str) -> Fault {
+        Fault {
+            action: Action::AskOperator,
+            code: code.to_owned(),
+            detail: detail.to_owned(),
+            cure,
+            redirect: None,
+        }
+    }
+
+    /// The same on an encrypted way, where a server that does not speak TLS waits for more.
+    pub(super) fn encrypted(self) -> Fault {
+        match self.code == TIMEOUT {
+            true => Fault {
+                cure: "see whether the server is overloaded; if it speaks no TLS on this port, write redis://",
+                ..self
+            },
+            false => self,
+        }
+    }
+
+    /// The same of a sentinel, which has a login of its own.
+    pub(super) fn of_sentinel(fault: &Fault) -> Fault {
+        Fault {
+            action: fault.action,
+            code: format!("sentinel: {}", fault.code),
+            detail: fault.detail.clone(),
+            cure: match (fault.action, fault.code.as_str()) {
+                (_, "NOAUTH" | "WRONGPASS" | "NOPERM" | "authentication failed") => {
+                    "give the login of the sentinels with `?sentinel_user=` and `sentinel_pass=`"
+                }
+                (Action::AskOperator, _) => fault.cure,
+                _ => "see whether the sentinels run and can be reached",
+            },
+            redirect: None,
+        }
+    }
+
+    /// The sentinels name several primaries.
+    pub(super) fn undecided() -> Fault {
+        Fault {
+            action: Action::FindPrimary,
+            code: "sentinels disagree".to_owned(),
+            detail: String::new(),
+            cure: "they are asked again by themselves",
+            redirect: None,
+        }
+    }
+
+    /// Where a primary was looked for is none, or none any more.
+    pub(super) fn no_primary() -> Fault {
+        Fault {
+            action: Action::FindPrimary,
+            code: "no primary".to_owned(),
+            detail: String::new(),
+            cure: "it is looked for by itself",
+            redirect: None,
         }
     }
 
     /// Reads the error of a call. `secret` is cut out of whatever the server says.
     pub(super) fn of(error: &RedisError, secret: Option<&str>) -> Fault {
         if let Some(code) = error.code() {
-            return Fault::answered(code, error.detail().unwrap_or_default(), secret);
+            let fault = Fault::answered(code, error.detail().unwrap_or_default(), secret);
+            let redirect = Redirect::of(error);
+            return Fault { redirect, ..fault };
+        }
+        let said_by_tls = error.to_string();
+        let row = TLS_TABLE.iter().find(|row| said_by_tls.contains(row.0));
+        if let Some((_, cure)) = row.filter(|_| error.is_io_error()) {
+            return Fault::of_operator("no TLS", &said_by_tls, cure);
         }
         let (action, code, cure) = if error.is_timeout() {
             (
                 Action::FallBack,
-                "no answer in time",
+                TIMEOUT,
                 "see whether the server is overloaded",
             )
         } else if error.kind() == ErrorKind::AuthenticationFailed {
@@ -270,11 +420,15 @@ impl Fault {
             let cure = "see whether the server runs and can be reached";
             (Action::Reconnect, error.category(), cure)
         };
+        let system = error.source().filter(|_| error.is_io_error());
+        let system = system.map(|system| system.to_string());
+        let detail = error.detail().map(str::to_owned).or(system);
         Fault {
             action,
             code: code.to_owned(),
-            detail: said(error.detail().unwrap_or_default(), secret),
+            detail: said(&detail.unwrap_or_default(), secret),
             cure,
+            redirect: None,
         }
     }
 
@@ -287,6 +441,32 @@ impl Fault {
             code: code.to_owned(),
             detail: said(detail, secret),
             cure: row.map_or("see the server's log", |row| row.cure),
+            redirect: None,
+        }
+    }
+
+    /// Where the keys are instead.
+    pub(super) fn redirect(&self) -> Option<&Redirect> {
+        self.redirect.as_ref()
+    }
+
+    /// Whether who serves what in a cluster may have changed.
+    pub(super) fn tells_of_change(&self) -> bool {
+        let elsewhere = matches!(
+            self.action,
+            Action::Redirect | Action::FindPrimary | Action::Reconnect
+        );
+        elsewhere || self.code == "CLUSTERDOWN"
+    }
+
+    /// The same from a cluster that we know to be one: it is on the move.
+    pub(super) fn on_the_move(self) -> Fault {
+        match self.action {
+            Action::Redirect => Fault {
+                cure: "slots are moving; it passes by itself",
+                ..self
+            },
+            _ => self,
         }
     }
 
@@ -320,4 +500,65 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts of Redis 7.0 and 8.2 and Valkey 8.1 and 9.1, outside of scripts and inside.
+    #[test]
+    fn a_missing_right_is_told_from_other_refusals() {
+        for (code, detail, want) in [
+            (
+                "NOPERM",
+                "this user has no permissions to run the 'hset' command",
+                Some(Denied::Command),
+            ),
+            (
+                "NOPERM",
+                "User x has no permissions to run the 'hset' command",
+                Some(Denied::Command),
+            ),
+            (
+                "NOPERM",
+                "No permissions to access a key",
+                Some(Denied::Key),
+            ),
+            (
+                "NOPERM",
+                "this user has no permissions to access one of the keys used as arguments",
+                Some(Denied::Key),
+            ),
+            (
+                "ERR",
+                "The user executing the script can't run this command or subcommand script: f_1",
+                Some(Denied::Command),
+            ),
+            (
+                "ERR",
+                "The user executing the script can't access at least one of the keys mentioned",
+                Some(Denied::Key),
+            ),
+            (
+                "READONLY",
+                "You can't write against a read only replica.",
+                None,
+            ),
+            ("ERR", "syntax error near a key", None),
+        ] {
+            let fault = Fault::answered(code, detail, None);
+            assert_eq!(fault.denied(), want, "{detail}");
+            assert!(!fault.is_silence());
+        }
+        assert!(Fault::not_connected(None).is_silence());
+    }
+
+    #[test]
+    fn what_the_system_says_of_a_connection_is_told() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let fault = Fault::of(&RedisError::from(refused), None);
+        assert!(fault.to_string().contains("connection refused"), "{fault}");
+        assert!(fault.is_silence());
+    }
+}

@@ -1,31 +1,37 @@
 //! One connection to a server, and the task that keeps it standing.
 //!
 //! The task connects, loads the scripts, asks an idle connection every second whether it still stands,
-//! and connects anew when it does not, with growing and jittered pauses.
+//! and connects anew when it does not, with growing and jittered pauses. Where to is asked anew each
+//! time. What a connection answers counts only while its server reigns.
 
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisResult, Value};
 use tidegate_core::subject::FingerprintKey;
 use tokio::sync::Notify;
 
+use super::access::Place;
 use super::fault::{Action, Fault};
+use super::gate::Gate;
+use super::reign::Reign;
+use super::route::Route;
 use super::scripts::Loaded;
 
 /// A connection, or its absence.
 pub(super) struct Lane {
-    client: Client,
+    route: Route,
+    reign: Arc<Reign>,
     scripts: Arc<[Loaded]>,
     config: AsyncConnectionConfig,
-    secret: Option<String>,
     live: ArcSwapOption<Live>,
     /// Why there is no connection.
     last: ArcSwapOption<Fault>,
     broken: Notify,
-    ready: Arc<Notify>,
+    gate: Arc<Gate>,
 }
 
 /// A connection that stands.
@@ -35,32 +41,37 @@ pub(super) struct Live {
     pub(super) read_only: bool,
     /// Tells one run of one server from any other, and a primary from the one before it.
     pub(super) run: u64,
+    /// Where it leads.
+    place: Place,
+    /// The password that it was opened with.
+    secret: Option<String>,
 }
 
 impl Lane {
-    /// A lane to the server of `client`; `ready` is told whenever it is connected.
+    /// A lane along `route`; `gate` is told whenever it is connected.
     pub(super) fn new(
-        client: Client,
+        route: Route,
+        reign: Arc<Reign>,
         config: AsyncConnectionConfig,
         scripts: Arc<[Loaded]>,
-        ready: Arc<Notify>,
+        gate: Arc<Gate>,
     ) -> Self {
-        let settings = client.get_connection_info().redis_settings();
         Lane {
-            secret: settings.password().map(str::to_owned),
-            client,
+            route,
+            reign,
             scripts,
             config,
             live: ArcSwapOption::empty(),
             last: ArcSwapOption::empty(),
             broken: Notify::new(),
-            ready,
+            gate,
         }
     }
 
-    /// The connection, if it stands.
+    /// The connection, if it stands and its server reigns.
     pub(super) fn live(&self) -> Option<Arc<Live>> {
-        self.live.load_full()
+        let live = self.live.load_full();
+        live.filter(|live| self.reign.is_of(live.run))
     }
 
     /// Why it does not.
@@ -71,12 +82,42 @@ impl Lane {
     pub(super) async fn send(&self, live: &Arc<Live>, command: &Cmd) -> Result<Value, Fault> {
         let mut connection = live.connection.clone();
         let answer = command.query_async(&mut connection).await;
-        answer.map_err(|error| self.fault(live, &error))
+        let answer = answer.map_err(|error| self.fault(live, &error))?;
+        self.counted(live, answer)
+    }
+
+    /// An answer, if its server still reigns.
+    pub(super) fn counted<T>(&self, live: &Arc<Live>, answer: T) -> Result<T, Fault> {
+        match self.reign.is_of(live.run) {
+            true => Ok(answer),
+            false => Err(Fault::no_primary()),
+        }
+    }
+
+    /// Sends a command, and before it, with nothing in between, that a slot is asked for which is only
+    /// being taken over.
+    pub(super) async fn send_asking(
+        &self,
+        live: &Arc<Live>,
+        command: &Cmd,
+    ) -> Result<Value, Fault> {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("ASKING").add_command(command.clone());
+        pipeline.ignore_errors();
+        let mut connection = live.connection.clone();
+        let both: RedisResult<[RedisResult<Value>; 2]> =
+            pipeline.query_async(&mut connection).await;
+        let answer = both.and_then(|[asking, answer]| asking.and(answer));
+        let answer = answer.map_err(|error| self.fault(live, &error))?;
+        self.counted(live, answer)
     }
 
     /// Reads an error; a connection that is of no more use is given up.
     pub(super) fn fault(&self, live: &Arc<Live>, error: &RedisError) -> Fault {
-        let fault = Fault::of(error, self.secret.as_deref());
+        let fault = Fault::of(error, live.secret.as_deref());
+        if fault.action() == Action::FindPrimary {
+            self.reign.end(live.run);
+        }
         if fault.ends_connection() {
             self.give_up(live, fault.clone());
         }
@@ -92,12 +133,39 @@ impl Lane {
         }
     }
 
+    /// Finds the server and connects to it.
+    async fn connect(&self) -> Result<Live, Fault> {
+        let place = self.route.find().await?;
+        let client = self.route.access().client(&place)?;
+        let secret = client.get_connection_info().redis_settings().password();
+        let secret = secret.map(str::to_owned);
+        // Whatever happens on the way, a lane is never stuck.
+        let greeted = tokio::time::timeout(LONG_PAUSE, self.greet(&client)).await;
+        let greeted = greeted.unwrap_or_else(|_| Err(io::Error::from(ErrorKind::TimedOut).into()));
+        let (connection, read_only, info) = greeted.map_err(|error| {
+            let fault = Fault::of(&error, secret.as_deref());
+            match self.route.access().tls {
+                Some(_) => fault.encrypted(),
+                None => fault,
+            }
+        })?;
+        let is_primary = info.lines().any(|line| line == "role:master");
+        if !self.route.accepts(&place, is_primary) {
+            return Err(Fault::no_primary());
+        }
+        Ok(Live {
+            connection,
+            read_only,
+            run: run_of(&info),
+            place,
+            secret,
+        })
+    }
+
     /// Connects, finds out what the server can, and loads the scripts.
-    async fn connect(&self) -> RedisResult<Live> {
-        let config = self.config.clone();
-        let mut connection = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
+    async fn greet(&self, client: &Client) -> RedisResult<(MultiplexedConnection, bool, String)> {
+        let mut connection = client
+            .get_multiplexed_async_connection_with_config(&self.config)
             .await?;
         // What speaks against us is said in answer to this: a script is too long for a server that
         // wants a password first, and it would speak of that.
@@ -112,31 +180,51 @@ impl Lane {
             load.arg("LOAD").arg(&*loaded.text);
             load.query_async::<Value>(&mut connection).await?;
         }
-        Ok(Live {
-            connection,
-            read_only,
-            run: run_of(&info),
-        })
+        Ok((connection, read_only, info))
     }
 
-    /// Watches a connection until it is given up.
+    /// Lets a new connection reign, until it is given up.
+    async fn stand(&self, live: Live) {
+        let live = Arc::new(live);
+        self.reign.begin(live.run);
+        self.live.store(Some(Arc::clone(&live)));
+        self.gate.connected.notify_waiters();
+        self.watch(&live).await;
+    }
+
+    /// Watches a connection until it is given up: it broke, or leads where the primary is no more.
     async fn watch(&self, live: &Arc<Live>) {
         let mut missed = 0;
-        while self.live.load().is_some() {
-            let broken = tokio::time::timeout(ASK_EVERY, self.broken.notified());
-            if broken.await.is_ok() {
-                continue;
+        loop {
+            let turned = self.reign.turned();
+            if self.live.load().is_none() {
+                return;
             }
-            match self.send(live, &redis::cmd("PING")).await {
-                Ok(_) => missed = 0,
-                Err(fault) => {
-                    missed += 1;
-                    if missed == MOST_MISSED {
-                        self.give_up(live, fault);
+            if !self.reign.is_of(live.run) {
+                self.give_up(live, Fault::no_primary());
+                return;
+            }
+            tokio::select! {
+                () = self.broken.notified() => {}
+                () = turned => {}
+                () = self.route.left(Some(&live.place)) => self.reign.end(live.run),
+                answer = self.ask(live) => match answer {
+                    Ok(_) => missed = 0,
+                    Err(fault) => {
+                        missed += 1;
+                        if missed == MOST_MISSED {
+                            self.give_up(live, fault);
+                        }
                     }
-                }
+                },
             }
         }
+    }
+
+    /// Asks an idle connection, after a while, whether it still stands. Cancel-safe.
+    async fn ask(&self, live: &Arc<Live>) -> Result<Value, Fault> {
+        tokio::time::sleep(ASK_EVERY).await;
+        self.send(live, &redis::cmd("PING")).await
     }
 }
 
@@ -147,7 +235,11 @@ const MOST_MISSED: u32 = 3;
 /// A connection that stood as long as that was a good one.
 const STANDS: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// So short that a server which is back is found before the good pings that are asked of it are over:
+/// a refused connection costs nobody anything.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// For credentials and permissions that somebody may be about to change in a file.
+const FILE_PAUSE: Duration = Duration::from_secs(2);
 /// For what no retry cures: credentials, permissions, names.
 const LONG_PAUSE: Duration = Duration::from_secs(30);
 
@@ -155,37 +247,37 @@ const LONG_PAUSE: Duration = Duration::from_secs(30);
 pub(super) async fn keep(lane: Arc<Lane>) {
     let mut pause = SHORTEST_PAUSE;
     loop {
-        match lane.connect().await {
+        let known = lane.route.known();
+        let longest = match lane.connect().await {
             Ok(live) => {
-                let live = Arc::new(live);
-                lane.live.store(Some(Arc::clone(&live)));
-                lane.ready.notify_waiters();
                 let stood = Instant::now();
-                lane.watch(&live).await;
-                // One that lets us in and then refuses to work, as a replica does, is not asked at once.
+                lane.stand(live).await;
                 if stood.elapsed() >= STANDS {
                     pause = SHORTEST_PAUSE;
-                } else {
-                    tokio::time::sleep(jittered(pause)).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    continue;
+                }
+                // One that lets us in and then refuses to work, as a replica does, is not asked at once.
+                LONGEST_PAUSE
+            }
+            Err(fault) => {
+                let waits_for_operator = fault.action() == Action::AskOperator;
+                lane.last.store(Some(Arc::new(fault)));
+                match (waits_for_operator, lane.route.access().is_in_files()) {
+                    (false, _) => LONGEST_PAUSE,
+                    (true, true) => FILE_PAUSE,
+                    (true, false) => LONG_PAUSE,
                 }
             }
-            Err(error) => {
-                let fault = Fault::of(&error, lane.secret.as_deref());
-                let longest = match fault.action() {
-                    Action::AskOperator => LONG_PAUSE,
-                    _ => LONGEST_PAUSE,
-                };
-                lane.last.store(Some(Arc::new(fault)));
-                tokio::time::sleep(jittered(pause)).await;
-                pause = (pause * 2).min(longest);
-            }
+        };
+        tokio::select! {
+            () = lane.route.left(known.as_ref()) => pause = SHORTEST_PAUSE,
+            () = tokio::time::sleep(jittered(pause)) => pause = (pause * 2).min(longest),
         }
     }
 }
 
 /// Half of it to all of it, so that nodes that lost a server together do not return together.
-fn jittered(pause: Duration) -> Duration {
+pub(super) fn jittered(pause: Duration) -> Duration {
     let mut byte = [128];
     let _ = getrandom::fill(&mut byte);
     pause / 2 + pause * u32::from(byte[0]) / 512
@@ -200,4 +292,5 @@ fn run_of(info: &str) -> u64 {
     FingerprintKey::new([0; 16])
         .only(telling.concat().as_bytes())
         .seed()
+        .max(1)
 }

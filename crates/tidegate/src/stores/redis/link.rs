@@ -1,4 +1,4 @@
-//! The way to one server: a few connections that many callers share.
+//! The way to one server, or to the primary of several: a few connections that many callers share.
 //!
 //! Each connection is kept by a task of its own, which connects, loads the scripts, and connects anew
 //! when the connection breaks, with growing and jittered pauses. A call never waits for that: without
@@ -7,24 +7,29 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value};
-use tokio::sync::Notify;
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisResult, Value};
 use tokio::task::JoinHandle;
 
 use super::durable::SafeLanes;
 use super::fault::{Action, Fault};
+use super::gate::Gate;
 use super::lane::{Lane, Live, keep};
+use super::redirect::Entry;
+use super::reign::Reign;
+use super::route::Route;
 use super::scripts::{self, Loaded, Script};
 
-/// How a server is reached.
+/// How a store is reached.
 #[derive(Clone)]
 pub struct RedisConfig {
-    /// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]` or `unix:PATH[?db=..&user=..&pass=..]`.
+    /// `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, `unix:PATH[?db=..&user=..&pass=..]`,
+    /// `redis+sentinel://[USER:PASSWORD@]HOST[:PORT],../NAME[/DATABASE]` or
+    /// `redis+cluster://[USER:PASSWORD@]HOST[:PORT],..`; `rediss` for TLS.
     pub url: String,
-    /// Connections, 1 to 4. More do not help: commands of many callers share one anyway.
+    /// Connections to each server, 1 to 4. More do not help: commands of many callers share one anyway.
     pub connections: usize,
     /// How long to wait for a connection.
     pub connect_timeout: Duration,
@@ -41,6 +46,14 @@ impl RedisConfig {
             connect_timeout: Duration::from_secs(1),
             reply_timeout: Duration::from_millis(500),
         }
+    }
+
+    /// How long a connection waits for what.
+    pub(super) fn waits(&self) -> AsyncConnectionConfig {
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(Some(self.reply_timeout))
+            .set_pipeline_buffer_size(1_024)
     }
 }
 
@@ -62,89 +75,104 @@ pub(super) struct Call<'c> {
     pub(super) arguments: Vec<&'c [u8]>,
 }
 
+/// What a server is asked to do.
+#[derive(Clone, Copy)]
+pub(super) enum Errand<'c> {
+    /// To run a script.
+    Script(&'c Call<'c>),
+    /// A plain command, which is always let through.
+    Command(&'c Cmd),
+}
+
 /// A server and the connections to it.
 pub(super) struct Link {
     lanes: Vec<Arc<Lane>>,
     keepers: Vec<JoinHandle<()>>,
+    reign: Arc<Reign>,
     next: AtomicUsize,
     scripts: Arc<[Loaded]>,
-    ready: Arc<Notify>,
     /// For charges that must be safe elsewhere.
     pub(super) safe: SafeLanes,
-    /// Whether scripts may be run.
-    open: AtomicBool,
+    gate: Arc<Gate>,
 }
 
 impl Link {
-    /// Begins to connect to a server that is to run `scripts`. Must be called within a tokio runtime.
-    pub(super) fn open(config: &RedisConfig, scripts: Arc<[Loaded]>) -> Result<Link, Fault> {
-        let url = match config.url.strip_prefix("unix:") {
-            Some(path) if !path.starts_with("//") => format!("unix://{path}"),
-            _ => config.url.clone(),
-        };
-        let info = url.into_connection_info();
-        let info = info.map_err(|error| Fault::of(&error, None))?;
-        let settings = info.tcp_settings().clone().set_nodelay(true);
-        let client = Client::open(info.set_tcp_settings(settings));
-        let client = client.map_err(|error| Fault::of(&error, None))?;
-        let waits = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(config.connect_timeout))
-            .set_response_timeout(Some(config.reply_timeout))
-            .set_pipeline_buffer_size(1_024);
-        let ready = Arc::new(Notify::new());
+    /// Begins to connect along `route` to a server that is to run `scripts`. Must be called within a
+    /// tokio runtime.
+    pub(super) fn open(
+        route: &Route,
+        config: &RedisConfig,
+        scripts: &Arc<[Loaded]>,
+        gate: &Arc<Gate>,
+    ) -> Result<Link, Fault> {
+        route.check()?;
+        let waits = config.waits();
+        let reign = Arc::<Reign>::default();
         let lane = |_| {
-            let (scripts, ready) = (Arc::clone(&scripts), Arc::clone(&ready));
-            Arc::new(Lane::new(client.clone(), waits.clone(), scripts, ready))
+            let (scripts, gate) = (Arc::clone(scripts), Arc::clone(gate));
+            let (route, reign) = (route.clone(), Arc::clone(&reign));
+            Arc::new(Lane::new(route, reign, waits.clone(), scripts, gate))
         };
         let lanes: Vec<Arc<Lane>> = (0..config.connections.clamp(1, 4)).map(lane).collect();
         let keeper = |lane: &Arc<Lane>| tokio::spawn(keep(Arc::clone(lane)));
         Ok(Link {
-            safe: SafeLanes::new(|| lane(0), &ready, config.reply_timeout),
-            keepers: lanes.iter().map(keeper).collect(),
+            safe: SafeLanes::new(|| lane(0), gate, config.reply_timeout),
+            keepers: lanes.iter().map(keeper).chain(route.lookout()).collect(),
             lanes,
-            ready,
+            reign,
             next: AtomicUsize::new(0),
-            scripts,
-            open: AtomicBool::new(true),
+            scripts: Arc::clone(scripts),
+            gate: Arc::clone(gate),
         })
+    }
+
+    pub(super) fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// Waits until one connection stands.
     pub(super) async fn ready(&self) {
-        loop {
-            let changed = self.ready.notified();
-            if self.lanes.iter().any(|lane| lane.live().is_some()) {
-                return;
-            }
-            changed.await;
-        }
+        self.gate.until(|| self.stands()).await;
     }
 
-    /// Runs a script.
-    pub(super) async fn call(&self, call: &Call<'_>) -> Result<Value, Fault> {
-        self.call_and_run(call).await.0
+    /// Whether a connection stands.
+    pub(super) fn stands(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.live().is_some())
     }
 
-    /// Runs a script; and tells the run of the server that it was sent to, or 0 if to none.
-    pub(super) async fn call_and_run(&self, call: &Call<'_>) -> (Result<Value, Fault>, u64) {
-        let (lane, live) = match self.working_lane() {
+    /// Runs an errand; and tells the run of the server that it was sent to, or 0 if to none.
+    pub(super) async fn send(
+        &self,
+        errand: Errand<'_>,
+        entry: Entry,
+    ) -> (Result<Value, Fault>, u64) {
+        let lane = match errand {
+            Errand::Script(_) => self.working_lane(),
+            Errand::Command(_) => self.lane(),
+        };
+        let (lane, live) = match lane {
             Ok(found) => found,
             Err(fault) => return (Err(fault), 0),
         };
-        let command = self.by_hash(call, live.read_only);
-        let answer = match lane.send(&live, &command).await {
-            Err(fault) if fault.action() == Action::SendText => {
-                lane.send(&live, &self.by_text(call, live.read_only)).await
+        let answer = match errand {
+            Errand::Command(command) => pass(lane, &live, command, entry).await,
+            Errand::Script(call) => {
+                let command = self.by_hash(call, live.read_only);
+                match pass(lane, &live, &command, entry).await {
+                    Err(fault) if fault.action() == Action::SendText => {
+                        let command = self.by_text(call, live.read_only);
+                        pass(lane, &live, &command, entry).await
+                    }
+                    answer => answer,
+                }
             }
-            answer => answer,
         };
         (answer, live.run)
     }
 
-    /// The run of the server that is connected.
+    /// The run that counts: the only one that answers come from.
     pub(super) fn run(&self) -> Option<u64> {
-        let standing = self.lanes.iter().find_map(|lane| lane.live());
-        standing.map(|live| live.run)
+        self.reign.run()
     }
 
     /// Runs several scripts one after another, on one connection and in one go.
@@ -161,12 +189,10 @@ impl Link {
         let mut connection = live.connection.clone();
         let answers: RedisResult<Vec<RedisResult<Value>>> =
             pipeline.query_async(&mut connection).await;
-        let answers = match answers {
+        let answers = answers.map_err(|error| lane.fault(&live, &error));
+        let answers = match answers.and_then(|answers| lane.counted(&live, answers)) {
             Ok(answers) => answers,
-            Err(error) => {
-                let fault = lane.fault(&live, &error);
-                return calls.iter().map(|_| Err(fault.clone())).collect();
-            }
+            Err(fault) => return calls.iter().map(|_| Err(fault.clone())).collect(),
         };
         let mut results = Vec::with_capacity(calls.len());
         for (call, answer) in calls.iter().zip(answers) {
@@ -181,30 +207,15 @@ impl Link {
         results
     }
 
-    /// Runs a plain command.
-    pub(super) async fn command(&self, command: &Cmd) -> Result<Value, Fault> {
-        let (lane, live) = self.lane()?;
-        lane.send(&live, command).await
-    }
-
     /// Why no connection stands, if none does.
     pub(super) fn last_fault(&self) -> Option<Fault> {
-        let stands = self.lanes.iter().any(|lane| lane.live().is_some());
         let last = self.lanes.iter().find_map(|lane| lane.last_fault());
-        last.filter(|_| !stands).map(|fault| Fault::clone(&fault))
-    }
-
-    /// Whether scripts may be run from now on. Plain commands always may.
-    pub(super) fn set_open(&self, open: bool) {
-        self.open.store(open, Ordering::Release);
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.open.load(Ordering::Acquire)
+        last.filter(|_| !self.stands())
+            .map(|fault| Fault::clone(&fault))
     }
 
     fn working_lane(&self) -> Result<(&Lane, Arc<Live>), Fault> {
-        match self.is_open() {
+        match self.gate.is_open() {
             true => self.lane(),
             false => Err(Fault::not_connected(None)),
         }
@@ -243,6 +254,13 @@ impl Link {
 
     fn loaded(&self, script: Script) -> Option<&Loaded> {
         self.scripts.iter().find(|loaded| loaded.script == script)
+    }
+}
+
+async fn pass(lane: &Lane, live: &Arc<Live>, command: &Cmd, entry: Entry) -> Result<Value, Fault> {
+    match entry {
+        Entry::Plain => lane.send(live, command).await,
+        Entry::Asking => lane.send_asking(live, command).await,
     }
 }
 

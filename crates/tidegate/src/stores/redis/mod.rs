@@ -10,106 +10,103 @@
 //! | `tg:{SUBJECT}r:ID` | a refund that was made |
 //! | `tg:ctl:secret` | the deployment secret, or how to tell it; it stays |
 //! | `tg:ctl:nodes` | the register of nodes; it stays |
+//! | `tg:ctl:{TAG}:nodes:ID` | the same for each primary of a cluster, in a slot it serves |
 //!
+//! All counters of a subject are in one slot of a cluster, and no call touches two slots.
 //! A script answers with what it found and the time; the figures follow from that here.
 //! Nothing is sent twice but a script that the server did not have. Knows nothing of budgets,
 //! breakers and fallbacks: those are stores around this one.
 
+mod access;
+mod address;
 mod books;
 #[cfg(test)]
 mod claims;
+mod cluster;
+mod console;
 mod durable;
 mod fault;
+mod gate;
 mod lane;
 mod link;
 #[cfg(test)]
 mod lockstep;
+mod memo;
+mod parts;
 mod plan;
 mod port;
 mod probe;
+mod redirect;
+mod reign;
 mod reply;
+mod route;
 mod scripts;
 mod secret;
+mod sentinel;
+mod way;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use tidegate_core::store::{Charge, StoreError, Unacknowledged};
 use tidegate_core::units::Nanos;
 
 use super::record;
 
-pub use self::fault::{Action, Fault};
+pub use self::console::{Console, Said, ScriptText, SignedIn};
+pub use self::fault::{Action, Denied, Fault};
 pub use self::link::RedisConfig;
-pub use self::secret::SecretError;
+pub use self::parts::Redis;
+pub use self::secret::{SecretError, SecretKept};
 
 use self::durable::{Need, Safe};
-use self::link::{Call, Link};
+use self::link::Call;
+use self::memo::Memo;
 use self::plan::{Manner, Plan};
 use self::reply::Reply;
 use self::scripts::{Loaded, Script};
+use self::way::Way;
 
-/// Counters in one server of Redis or Valkey. Clones are handles to the same.
+/// Counters in one server of Redis or Valkey, or in one primary of a cluster. Clones are handles to the
+/// same.
 #[derive(Clone)]
 pub struct RedisStore {
-    link: Arc<Link>,
-    /// The server's time when it last answered, to know which windows of a calendar are near.
-    last_seen: Arc<AtomicU64>,
-    /// The epoch of the store; 0 as long as it is not known.
-    epoch: Arc<AtomicU64>,
+    way: Way,
+    memo: Arc<Memo>,
 }
 
 impl RedisStore {
-    /// A store that begins to connect, and goes on until it does. Must be called within a tokio
-    /// runtime.
+    /// A store in one server. It begins to connect, and goes on until it does. Must be called within a
+    /// tokio runtime.
     ///
     /// # Errors
-    /// When the address cannot be read.
+    /// When the address cannot be read, or is that of a cluster: a cluster is several stores.
     pub fn open(config: &RedisConfig) -> Result<Self, Fault> {
-        let scripts = scripts::ALL.map(|script| Loaded::new(script, script.text));
-        Self::running(config, scripts)
+        Redis::open(config)?.only()
     }
 
-    fn running(config: &RedisConfig, scripts: impl Into<Arc<[Loaded]>>) -> Result<Self, Fault> {
-        let link = Arc::new(Link::open(config, scripts.into())?);
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Ok(RedisStore {
-            link,
-            last_seen: Arc::new(AtomicU64::new(now.map_or(0, |now| Nanos::from(now).get()))),
-            epoch: Arc::default(),
-        })
-    }
-
-    /// Counts nothing until [`RedisStore::unlock`]: a node that does not know the secret of the others
-    /// would count their clients under other names.
-    pub fn lock(&self) {
-        self.link.set_open(false);
-    }
-
-    /// Counts from now on.
-    pub fn unlock(&self) {
-        self.link.set_open(true);
+    fn on(way: Way, memo: Arc<Memo>) -> Self {
+        RedisStore { way, memo }
     }
 
     /// Why there is no connection, if there is none.
     pub fn last_fault(&self) -> Option<Fault> {
-        self.link.last_fault()
+        self.way.last_fault()
     }
 
     /// Why durable charges are not acknowledged at present.
     pub fn unacknowledged(&self) -> Option<Unacknowledged> {
-        self.link.safe.why()
+        self.way.unacknowledged()
     }
 
     /// Waits until the server can be asked. For start-up and tests: no verb waits for that.
     pub async fn ready(&self) {
-        self.link.ready().await;
+        self.way.ready().await;
     }
 
     fn about_now(&self) -> Nanos {
-        Nanos::new(self.last_seen.load(Ordering::Relaxed))
+        self.memo.last_seen()
     }
 
     /// Plans `charges`, runs `script` on the plan, and plans anew if the server says that its time is
@@ -159,9 +156,9 @@ impl RedisStore {
         };
         let began = Instant::now();
         let (answer, safe) = match need {
-            None => (self.link.call(&call).await, Ok(())),
+            None => (self.way.call(&call).await, Ok(())),
             Some(need) => {
-                let sent = self.link.call_safely(&[call], need).await;
+                let sent = self.way.call_safely(&[call], need).await;
                 let waited = Nanos::from(began.elapsed());
                 let (mut answers, safe) = sent.map_err(|why| durable::unsafe_after(why, waited))?;
                 let answer = answers.pop().unwrap_or(Err(Fault::not_connected(None)));
@@ -180,9 +177,16 @@ impl RedisStore {
         let waited = Nanos::from(began.elapsed());
         let value = answer.map_err(|fault| fault.into_store_error(script.name, waited))?;
         let reply = Reply::read(value).map_err(|error| refused(script, error))?;
-        self.last_seen.store(reply.at.get(), Ordering::Relaxed);
+        self.memo.note_seen(reply.at);
         Ok(reply)
     }
+}
+
+/// The scripts as they are shipped.
+fn shipped() -> Arc<[Loaded]> {
+    scripts::ALL
+        .map(|script| Loaded::new(script, script.text))
+        .into()
 }
 
 /// What a script answered, or was to be asked, makes no sense.
@@ -197,7 +201,7 @@ fn refused(script: Script, source: impl std::error::Error + Send + Sync + 'stati
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("link", &self.link)
+            .field("way", &self.way)
             .finish_non_exhaustive()
     }
 }

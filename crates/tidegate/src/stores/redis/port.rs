@@ -59,8 +59,8 @@ impl Store for RedisStore {
         }
         let began = Instant::now();
         let (answers, safe) = match Need::of_each(script, sets) {
-            None => (self.link.call_each(&calls).await, Ok(())),
-            Some(need) => match self.link.call_safely(&calls, need).await {
+            None => (self.way.call_each(&calls).await, Ok(())),
+            Some(need) => match self.way.call_safely(&calls, need).await {
                 Ok(sent) => sent,
                 Err(why) => return self.charge_others(sets, &why, began).await,
             },
@@ -215,7 +215,7 @@ impl RedisStore {
             arguments: Vec::new(),
         };
         let began = Instant::now();
-        let answer = self.link.call(&call).await;
+        let answer = self.way.call(&call).await;
         let reply = self.reply(script, answer, began)?;
         Ok((plan, reply))
     }
@@ -233,7 +233,7 @@ impl RedisStore {
             arguments,
         };
         let began = Instant::now();
-        let answer = self.link.call(&call).await;
+        let answer = self.way.call(&call).await;
         let waited = Nanos::from(began.elapsed());
         answer.map_err(|fault| fault.into_store_error(script.name, waited))
     }
@@ -258,7 +258,12 @@ impl RedisStore {
 }
 
 /// The decision on a set, from what the script found; it must be the script's own.
-fn decided(set: &ChargeSet<'_>, plan: &Plan, reply: &Reply, intent: Intent) -> Answer<Outcome> {
+pub(super) fn decided(
+    set: &ChargeSet<'_>,
+    plan: &Plan,
+    reply: &Reply,
+    intent: Intent,
+) -> Answer<Outcome> {
     let script = scripts::CHARGE;
     let admitted = reply.verdict().map_err(|error| refused(script, error))?;
     let outcome = open(script, &set.charges, plan, reply)?.decide(set, intent);

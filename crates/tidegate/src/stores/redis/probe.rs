@@ -2,40 +2,49 @@
 //!
 //! A life ends when counts may have been lost: the server runs anew, another took over, or its data
 //! is gone. The first two show when a connection is made (`run`), the last by the epoch in the
-//! register of nodes, which is drawn anew when the register is gone.
+//! register of nodes, which is drawn anew when the register is gone. Each primary of a cluster has a
+//! register of its own; when its slot moves, nodes sign in at another and bring the epoch along.
 
 use std::hash::{BuildHasher, RandomState};
 
 use redis::Value;
-use tidegate_core::store::{Beat, Life, NodeId, Probe, StoreError, Vitals};
+use tidegate_core::store::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, StoreError, Vitals};
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
-use super::link::Call;
+use super::cluster::Route;
+use super::fault::Fault;
+use super::link::{Call, Errand, Link};
+use super::redirect::Entry;
 use super::reply::Nonsense;
-use super::{Ordering, RedisStore, refused, scripts};
+use super::way::Way;
+use super::{RedisStore, refused, scripts};
 
-/// The register of nodes.
-const NODES: &[u8] = b"tg:ctl:nodes";
+/// The register of nodes of a server that is alone.
+pub(super) const NODES: &[u8] = b"tg:ctl:nodes";
 /// How long a beat lasts, in milliseconds: many times as long as nodes take to renew it.
 const LASTS: &[u8] = b"3000";
+/// How long a register of a cluster stays without a beat, in milliseconds: its slot may have moved, and
+/// nodes sign in elsewhere.
+const STAYS: &[u8] = b"3600000";
+/// Slots of a primary to try, when it is giving some away.
+const MOST_TRIES: usize = 4;
 
 impl Probe for RedisStore {
     async fn beat(&self, beat: Beat) -> Result<Vitals, StoreError> {
-        let node = hex(beat.node.0);
-        let seeded = beat.seeded.map_or_else(String::new, |life| hex(life.0));
-        // Drawn anew each time: the one that a store has lost must not come back.
-        let epoch = hex(RandomState::new().hash_one(0).max(1));
-        let call = Call {
-            script: scripts::BEAT,
-            keys: &[NODES.to_vec()],
-            arguments: vec![node.as_bytes(), seeded.as_bytes(), epoch.as_bytes(), LASTS],
+        let sign = Sign {
+            node: hex(beat.node.0),
+            seeded: beat.seeded.map_or_else(String::new, |life| hex(life.0)),
         };
         let began = std::time::Instant::now();
-        let (answer, run) = self.link.call_and_run(&call).await;
+        let (answer, run) = match &self.way {
+            Way::Straight(link) => sign.leave(link, NODES.to_vec(), drawn(), b"").await,
+            Way::Routed(route) => self.sign_in(route, &sign).await,
+        };
         let waited = Nanos::from(began.elapsed());
         let value = answer.map_err(|fault| fault.into_store_error(scripts::BEAT.name, waited))?;
         let told = Told::read(&value).ok_or_else(|| refused(scripts::BEAT, Nonsense::Shape))?;
-        self.epoch.store(told.epoch, Ordering::Relaxed);
+        self.memo.note_epoch(told.epoch);
         Ok(Vitals {
             life: life(run, told.epoch),
             at: told.at,
@@ -44,9 +53,98 @@ impl Probe for RedisStore {
     }
 
     fn life(&self) -> Option<Life> {
-        let epoch = self.epoch.load(Ordering::Relaxed);
-        let run = self.link.run()?;
-        (epoch != 0).then(|| life(run, epoch))
+        Some(life(self.way.run()?, self.memo.epoch()?))
+    }
+
+    fn slot(&self, subject: Fingerprint) -> Option<Slot> {
+        self.way.slot(subject)
+    }
+}
+
+impl RedisStore {
+    /// Signs in at a primary of a cluster, in a slot that it serves and is not giving away: what another
+    /// answered would tell of another life.
+    async fn sign_in(&self, route: &Route, sign: &Sign) -> (Result<Value, Fault>, u64) {
+        let mut leaving = Vec::new();
+        loop {
+            let Some(register) = route.register(&leaving) else {
+                return (Err(Fault::not_served()), 0);
+            };
+            let before = self.memo.signed_in.lock().clone();
+            let before = before.filter(|(slot, _)| *slot == register.slot);
+            // Where nobody has signed in because slots have moved, nothing was lost.
+            let epoch = match (&before, self.memo.epoch()) {
+                (None, Some(known)) => known,
+                _ => drawn(),
+            };
+            let key = before.map_or_else(|| register.key(), |(_, key)| key);
+            let link = &register.seat.link;
+            let (answer, run) = sign.leave(link, key.clone(), epoch, STAYS).await;
+            match &answer {
+                Ok(_) => *self.memo.signed_in.lock() = Some((register.slot, key)),
+                Err(fault) => {
+                    route.heed(fault, &register.seat);
+                    leaving.push(register.slot);
+                    if fault.redirect().is_some() && leaving.len() < MOST_TRIES {
+                        continue;
+                    }
+                }
+            }
+            return (answer, run);
+        }
+    }
+}
+
+/// An epoch, drawn anew each time: the one that a store has lost must not come back.
+fn drawn() -> u64 {
+    RandomState::new().hash_one(0).max(1)
+}
+
+/// A node's sign of life.
+struct Sign {
+    node: String,
+    seeded: String,
+}
+
+impl Sign {
+    /// Leaves it in a register; and tells the run of the server.
+    async fn leave(
+        &self,
+        link: &Link,
+        register: Vec<u8>,
+        epoch: u64,
+        stays: &[u8],
+    ) -> (Result<Value, Fault>, u64) {
+        let epoch = hex(epoch);
+        let call = Call {
+            script: scripts::BEAT,
+            keys: &[register],
+            arguments: vec![
+                self.node.as_bytes(),
+                self.seeded.as_bytes(),
+                epoch.as_bytes(),
+                LASTS,
+                stays,
+            ],
+        };
+        link.send(Errand::Script(&call), Entry::Plain).await
+    }
+}
+
+/// One server is one part.
+impl Parts for RedisStore {
+    type Part = RedisStore;
+
+    fn part_of(&self, _: Fingerprint) -> PartId {
+        PartId(0)
+    }
+
+    fn part(&self, id: PartId) -> Option<RedisStore> {
+        (id == PartId(0)).then(|| self.clone())
+    }
+
+    fn ids(&self) -> Vec<PartId> {
+        vec![PartId(0)]
     }
 }
 
@@ -56,6 +154,15 @@ fn life(run: u64, epoch: u64) -> Life {
 
 fn hex(number: u64) -> String {
     format!("{number:016x}")
+}
+
+/// One entry of the register, as `scripts/beat.lua` writes it: the node, and when it last beat.
+pub(super) fn signed(node: &str, beat: &str) -> Option<(NodeId, Nanos)> {
+    let node = u64::from_str_radix(node, 16)
+        .ok()
+        .filter(|_| node.len() == 16)?;
+    let (millis, _seeded) = beat.split_once(' ')?;
+    Some((NodeId(node), Nanos::from_millis(millis.parse().ok()?)))
 }
 
 /// What `scripts/beat.lua` answers.

@@ -5,11 +5,11 @@
 
 use redis::Value;
 
-use super::RedisStore;
+use super::Redis;
 use super::fault::Fault;
 use crate::secret::Secret;
 
-const KEY: &str = "tg:ctl:secret";
+pub(super) const KEY: &str = "tg:ctl:secret";
 /// What is there is the secret itself.
 const WHOLE: &str = "secret:";
 /// What is there only tells whether a secret is the right one.
@@ -42,7 +42,46 @@ pub enum SecretError {
     Store(#[from] Fault),
 }
 
-impl RedisStore {
+/// What a store keeps of the secret.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SecretKept {
+    /// Nothing: no node has counted there yet.
+    None,
+    /// The secret itself, and we were given none to compare.
+    Whole,
+    /// How to tell it, and we were given none to compare: the nodes have it from a file.
+    Check,
+    /// The one we were given.
+    Ours,
+    /// Another than the one we were given.
+    Another,
+    /// Something that another program wrote.
+    Unreadable,
+}
+
+impl SecretKept {
+    pub(super) fn of(found: &[u8], own: Option<&Secret>) -> Self {
+        let Ok(found) = std::str::from_utf8(found) else {
+            return SecretKept::Unreadable;
+        };
+        let (kept, check) = match (found.strip_prefix(CHECK), found.strip_prefix(WHOLE)) {
+            (Some(check), _) => (SecretKept::Check, Some(check.to_owned())),
+            (None, Some(hex)) => {
+                let theirs = Secret::from_hex(hex);
+                (SecretKept::Whole, theirs.map(|theirs| theirs.check()))
+            }
+            (None, None) => (SecretKept::Unreadable, None),
+        };
+        match (check, own) {
+            (None, _) => SecretKept::Unreadable,
+            (Some(_), None) => kept,
+            (Some(check), Some(own)) if check == own.check() => SecretKept::Ours,
+            (Some(_), Some(_)) => SecretKept::Another,
+        }
+    }
+}
+
+impl Redis {
     /// The secret of the store's nodes. `own` is the one this node was given, if any: then it is not
     /// written to the store, and must be theirs.
     ///
@@ -77,10 +116,10 @@ impl RedisStore {
         };
         let mut set = redis::cmd("SET");
         set.arg(KEY).arg(&offered).arg("NX");
-        self.link.command(&set).await?;
+        self.command(KEY, &set).await?;
         let mut ask = redis::cmd("GET");
         ask.arg(KEY);
-        let found = match self.link.command(&ask).await? {
+        let found = match self.command(KEY, &ask).await? {
             Value::BulkString(found) => found,
             Value::Nil => return Err(SecretError::Gone),
             _ => return Err(SecretError::Unreadable),
@@ -109,4 +148,27 @@ enum Offer {
     Whole,
     /// Only how to tell it.
     Check,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_compared_with_what_was_given() {
+        let own = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
+        let other = Secret::from_bytes(b"0123456789abcdeX").expect("long enough");
+        for (of, alone) in [
+            (format!("{WHOLE}{}", own.to_hex()), SecretKept::Whole),
+            (format!("{CHECK}{}", own.check()), SecretKept::Check),
+        ] {
+            let kept = |given| SecretKept::of(of.as_bytes(), given);
+            assert_eq!(kept(None), alone);
+            assert_eq!(kept(Some(&own)), SecretKept::Ours);
+            assert_eq!(kept(Some(&other)), SecretKept::Another);
+        }
+        for garbled in [&b"something else"[..], b"secret:00", b"\xff"] {
+            assert_eq!(SecretKept::of(garbled, Some(&own)), SecretKept::Unreadable);
+        }
+    }
 }

@@ -17,14 +17,16 @@ use arc_swap::ArcSwapOption;
 use redis::{Cmd, Value};
 use tidegate_core::store::{Charge, ChargeSet, Durability, StoreError, Unacknowledged};
 use tidegate_core::units::Nanos;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use self::sender::{Answered, Job, Sender};
+use self::sender::{Job, Sender};
 use self::wait::Wait;
 use super::fault::{Action, Fault};
+use super::gate::Gate;
 use super::lane::{Lane, keep};
 use super::link::{Call, Link};
+use super::redirect::Entry;
 use super::reply::Reply;
 use super::scripts::{self, Script};
 
@@ -35,6 +37,9 @@ const MOST_QUEUED: usize = 4_096;
 
 /// Whether what was sent is as safe as it must be.
 pub(super) type Safe = Result<(), Unacknowledged>;
+
+/// The answers to some calls, and whether they are safe; or why nothing was sent.
+pub(super) type Answered = Result<(Vec<Result<Value, Fault>>, Safe), Unacknowledged>;
 
 /// What some charges ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,13 +103,13 @@ impl SafeLanes {
     /// `reply_timeout`.
     pub(super) fn new(
         lane: impl Fn() -> Arc<Lane>,
-        ready: &Arc<Notify>,
+        gate: &Arc<Gate>,
         reply_timeout: Duration,
     ) -> Self {
         let of = |wait| SafeLane {
             lane: lane(),
             wait,
-            ready: Arc::clone(ready),
+            gate: Arc::clone(gate),
             longest: reply_timeout * 4 / 5,
             why: Arc::default(),
             running: OnceLock::new(),
@@ -131,8 +136,9 @@ impl Link {
         &self,
         calls: &[Call<'_>],
         need: Need,
-    ) -> Result<(Vec<Result<Value, Fault>>, Safe), Unacknowledged> {
-        if !self.is_open() {
+        entry: Entry,
+    ) -> Answered {
+        if !self.gate().is_open() {
             let locked = |_: &Call<'_>| Err(Fault::not_connected(None));
             return Ok((calls.iter().map(locked).collect(), Ok(())));
         }
@@ -141,12 +147,12 @@ impl Link {
             Wait::Aof => &self.safe.aof,
         };
         let commands = calls.iter().map(|call| self.by_hash(call, false));
-        let (mut answers, mut safe) = lane.send(commands.collect(), need.patience).await?;
+        let (mut answers, mut safe) = lane.send(commands.collect(), need.patience, entry).await?;
         for (call, answer) in calls.iter().zip(&mut answers) {
             let unknown = |fault: &Fault| fault.action() == Action::SendText;
             if answer.as_ref().err().is_some_and(unknown) {
                 let text = vec![self.by_text(call, false)];
-                let (mut again, safe_too) = lane.send(text, need.patience).await?;
+                let (mut again, safe_too) = lane.send(text, need.patience, entry).await?;
                 *answer = again.pop().unwrap_or(Err(Fault::not_connected(None)));
                 safe = safe.and(safe_too);
             }
@@ -159,7 +165,7 @@ impl Link {
 struct SafeLane {
     lane: Arc<Lane>,
     wait: Wait,
-    ready: Arc<Notify>,
+    gate: Arc<Gate>,
     longest: Duration,
     why: Arc<ArcSwapOption<Unacknowledged>>,
     running: OnceLock<Running>,
@@ -171,11 +177,12 @@ struct Running {
 }
 
 impl SafeLane {
-    async fn send(&self, commands: Vec<Cmd>, patience: Duration) -> Answered {
+    async fn send(&self, commands: Vec<Cmd>, patience: Duration, entry: Entry) -> Answered {
         let running = self.running.get_or_init(|| self.start());
         let (answer, answered) = oneshot::channel();
         let job = Job {
             commands,
+            entry,
             queued: Instant::now(),
             patience,
             answer,
@@ -191,7 +198,7 @@ impl SafeLane {
         let sender = Sender {
             lane: Arc::clone(&self.lane),
             wait: self.wait,
-            ready: Arc::clone(&self.ready),
+            gate: Arc::clone(&self.gate),
             longest: self.longest,
             why: Arc::clone(&self.why),
             queue,

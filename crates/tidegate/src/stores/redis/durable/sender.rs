@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use tidegate_core::store::Unacknowledged;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::super::fault::Fault;
+use super::super::gate::Gate;
 use super::super::lane::{Lane, Live};
-use super::Safe;
+use super::super::redirect::Entry;
 use super::wait::{Wait, acknowledged, asked_again, judged};
+use super::{Answered, Safe};
 
 /// Commands sent in one go.
 const MOST_AT_ONCE: usize = 1_024;
@@ -22,18 +24,18 @@ const MOST_AT_ONCE: usize = 1_024;
 /// Commands of one caller.
 pub(super) struct Job {
     pub(super) commands: Vec<Cmd>,
+    /// How the server is asked for each of them.
+    pub(super) entry: Entry,
     pub(super) queued: Instant,
     pub(super) patience: Duration,
     pub(super) answer: oneshot::Sender<Answered>,
 }
 
-pub(super) type Answered = Result<(Vec<Result<Value, Fault>>, Safe), Unacknowledged>;
-
 /// What the task has.
 pub(super) struct Sender {
     pub(super) lane: Arc<Lane>,
     pub(super) wait: Wait,
-    pub(super) ready: Arc<Notify>,
+    pub(super) gate: Arc<Gate>,
     pub(super) longest: Duration,
     pub(super) why: Arc<ArcSwapOption<Unacknowledged>>,
     pub(super) queue: mpsc::Receiver<Job>,
@@ -88,19 +90,11 @@ impl Sender {
 
     /// The connection; the first time it is waited for.
     async fn connection(&self, patience: Duration) -> Option<Arc<Live>> {
-        let connected = async {
-            loop {
-                let changed = self.ready.notified();
-                if let Some(live) = self.lane.live() {
-                    return live;
-                }
-                changed.await;
-            }
-        };
-        match self.checked {
-            None => tokio::time::timeout(patience, connected).await.ok(),
-            Some(_) => self.lane.live(),
+        if self.checked.is_none() {
+            let stands = self.gate.until(|| self.lane.live().is_some());
+            let _ = tokio::time::timeout(patience, stands).await;
         }
+        self.lane.live()
     }
 
     /// Sends a batch and one wait behind it, and answers.
@@ -110,18 +104,23 @@ impl Sender {
         let wait = (left * 4 / 5).min(self.longest);
         let until = Instant::now() + wait;
         let mut pipeline = Pipeline::new();
-        for command in batch.iter().flat_map(|job| &job.commands) {
-            pipeline.add_command(command.clone());
+        for job in &batch {
+            for command in &job.commands {
+                if job.entry == Entry::Asking {
+                    pipeline.cmd("ASKING");
+                }
+                pipeline.add_command(command.clone());
+            }
         }
         pipeline.add_command(self.wait.command(wait));
         pipeline.ignore_errors();
         let mut connection = live.connection.clone();
         let sent: RedisResult<Vec<RedisResult<Value>>> =
             pipeline.query_async(&mut connection).await;
-        let answers = match sent {
+        let sent = sent.map_err(|error| self.lane.fault(live, &error));
+        let answers = match sent.and_then(|answers| self.lane.counted(live, answers)) {
             Ok(answers) => answers,
-            Err(error) => {
-                let fault = self.lane.fault(live, &error);
+            Err(fault) => {
                 batch.into_iter().for_each(|job| job.fail(&fault));
                 return Ok(());
             }
@@ -133,7 +132,7 @@ impl Sender {
         let safe = judged(&self.lane, live, self.wait, wait, count).await;
         let mut answers = answers.into_iter();
         for job in batch {
-            let own = answers.by_ref().take(job.commands.len()).collect();
+            let own = job.own(answers.by_ref());
             let _nobody_waits_any_more = job.answer.send(Ok((own, safe.clone())));
         }
         safe
@@ -167,6 +166,21 @@ impl Sender {
 impl Job {
     fn left(&self) -> Duration {
         self.patience.saturating_sub(self.queued.elapsed())
+    }
+
+    /// What concerns it of the `answers` to all that was sent.
+    fn own(
+        &self,
+        answers: &mut dyn Iterator<Item = Result<Value, Fault>>,
+    ) -> Vec<Result<Value, Fault>> {
+        let each = |_: &Cmd| {
+            let mut next = || answers.next().unwrap_or(Err(Fault::not_connected(None)));
+            match self.entry {
+                Entry::Plain => next(),
+                Entry::Asking => next().and(next()),
+            }
+        };
+        self.commands.iter().map(each).collect()
     }
 
     fn turn_away(self, why: &Unacknowledged) {

@@ -3,8 +3,10 @@
 use std::io::{self, Read as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs, thread};
+
+use crate::cpu;
 
 /// The core servers run on; the load runs on the other.
 const SERVER_CORE: &str = "0";
@@ -12,21 +14,19 @@ const SERVER_CORE: &str = "0";
 /// How long a server may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Clock ticks in a second of `/proc/PID/stat`: the same on every Linux.
-const TICKS_PER_SEC: f64 = 100.0;
-
 /// A running server. Dropping it ends the process.
-pub(crate) struct Server {
+pub struct Server {
     process: Child,
     address: SocketAddr,
 }
 
 impl Server {
     /// Starts `program`, pinned, with the arguments made for a free port, and waits until it listens.
-    pub(crate) fn start(
-        program: &str,
-        arguments: impl FnOnce(u16) -> Vec<String>,
-    ) -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started or does not listen in time; with what it said.
+    pub fn start(program: &str, arguments: impl FnOnce(u16) -> Vec<String>) -> io::Result<Self> {
         let address = free_address()?;
         let process = Command::new("taskset")
             .args(["-c", SERVER_CORE, program])
@@ -43,25 +43,18 @@ impl Server {
     }
 
     /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Processor seconds it has used since it started, in user space and in the kernel.
-    pub(crate) fn cpu_secs(&self) -> io::Result<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
-        // The second field is the program's name in brackets and may hold spaces.
-        let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let ticks = after_name
-            .split_whitespace()
-            .skip(11)
-            .take(2)
-            .map(str::parse::<f64>);
-        let ticks: Vec<f64> = ticks.filter_map(Result::ok).collect();
-        match ticks[..] {
-            [user, kernel] => Ok((user + kernel) / TICKS_PER_SEC),
-            _ => Err(io::Error::other("no processor time in /proc/PID/stat")),
-        }
+    ///
+    /// # Errors
+    ///
+    /// When the process is gone.
+    pub fn cpu_secs(&self) -> io::Result<f64> {
+        cpu::of(self.process.id())
     }
 
     fn wait_until_listening(&mut self, program: &str) -> io::Result<()> {

@@ -1,0 +1,63 @@
+//! `redis-benchmark`: what a server can do at all with one command.
+
+use std::ffi::OsStr;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::process;
+
+use crate::command::Command;
+use crate::load::{CONNECTIONS, Crowd};
+
+/// Sends `command` as often as told, on as many connections as a client of ours has and with as many
+/// calls under way; returns calls in a second, by its own count.
+pub(crate) fn run(
+    server: SocketAddr,
+    command: &Command,
+    crowd: Crowd,
+    calls: u64,
+) -> io::Result<f64> {
+    let mut benchmark = process::Command::new("redis-benchmark");
+    benchmark
+        .args(["-h", &server.ip().to_string()])
+        .args(["-p", &server.port().to_string()])
+        .args(["-c", &CONNECTIONS.to_string()])
+        .args(["-P", &(crowd.in_flight / CONNECTIONS).to_string()])
+        .args(["-n", &calls.to_string()])
+        .arg("--csv");
+    if crowd.keys > 1 {
+        benchmark.args(["-r", &crowd.keys.to_string()]);
+    }
+    benchmark.args(command.words().iter().map(|word| OsStr::from_bytes(word)));
+    let output = benchmark.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    rate(&said)
+        .filter(|_| output.status.success())
+        .ok_or_else(|| {
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            io::Error::other(format!("redis-benchmark: {said}{complaint}"))
+        })
+}
+
+/// The second of the eight fields of the last line. The first is the command and may hold anything.
+fn rate(said: &str) -> Option<f64> {
+    let fields: Vec<&str> = said.lines().last()?.rsplitn(8, ',').collect();
+    fields.get(6)?.trim_matches('"').parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_found_behind_any_command() {
+        let said = "\"test\",\"rps\",...\n\"SET a,b\",\"106837.61\",\"0.5\",\"0.2\",\"0.4\",\"0.8\",\"4.3\",\"8.6\"\n";
+        assert_eq!(rate(said), Some(106_837.61));
+    }
+
+    #[test]
+    fn a_complaint_is_no_rate() {
+        assert_eq!(rate("Error from server: ERR unknown command"), None);
+        assert_eq!(rate(""), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! redis-rs by itself, in the shape in which our store uses it: a few connections that all tasks share.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo as _, Value};
+
+use crate::client::BenchError;
+use crate::command::Command;
+use crate::load::{CONNECTIONS, KEYS};
+
+/// One command for each key, ready to be sent.
+pub(crate) struct Calls {
+    commands: Vec<Cmd>,
+    connections: Vec<MultiplexedConnection>,
+    next: AtomicUsize,
+}
+
+impl Calls {
+    /// Connects as our store does: without delay, with a timeout on each answer.
+    pub(crate) async fn open(server: SocketAddr, command: &Command) -> Result<Self, BenchError> {
+        let info = format!("redis://{server}").into_connection_info()?;
+        let settings = info.tcp_settings().clone().set_nodelay(true);
+        let client = Client::open(info.set_tcp_settings(settings))?;
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(Some(Duration::from_millis(500)))
+            .set_pipeline_buffer_size(1_024);
+        let mut connections = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let connection = client.get_multiplexed_async_connection_with_config(&config);
+            connections.push(connection.await?);
+        }
+        Ok(Calls {
+            commands: (0..KEYS).map(|key| command.numbered(key)).collect(),
+            connections,
+            next: AtomicUsize::new(0),
+        })
+    }
+
+    /// Sends the command of this key.
+    pub(crate) async fn decide(&self, key: usize) -> Result<(), BenchError> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut connection = self.connections[turn % self.connections.len()].clone();
+        let answer: Value = self.commands[key].query_async(&mut connection).await?;
+        match admitted(&answer) {
+            true => Ok(()),
+            false => Err(format!("a call was answered with {answer:?}").into()),
+        }
+    }
+}
+
+/// Whether a limiter let the call pass: redis-cell says 0 first; our script the time in 7 bytes, then 1 as a double.
+pub(crate) fn admitted(answer: &Value) -> bool {
+    match answer {
+        Value::Array(parts) => parts.first() == Some(&Value::Int(0)),
+        Value::BulkString(bytes) => bytes.get(7..15) == Some(&1_f64.to_le_bytes()[..]),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_admission_counts() {
+        assert!(admitted(&Value::Array(vec![Value::Int(0), Value::Int(9)])));
+        assert!(!admitted(&Value::Array(vec![Value::Int(1), Value::Int(9)])));
+        let reply = |admitted: f64| {
+            Value::BulkString([&[9; 7][..], &admitted.to_le_bytes(), &[0; 4]].concat())
+        };
+        assert!(admitted(&reply(1.0)));
+        assert!(!admitted(&reply(0.0)));
+        assert!(!admitted(&Value::Okay));
+    }
+}

@@ -1,0 +1,145 @@
+//! The load on a client: so many tasks that each decide again as soon as they have their answer, or
+//! decisions at a steady pace.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use tokio::task::{JoinError, JoinSet, yield_now};
+
+use crate::client::{BenchError, Client};
+
+/// Connections of every client that can be told how many: what our store opens unless told otherwise.
+pub(crate) const CONNECTIONS: usize = 2;
+
+/// The most keys that take part.
+pub(crate) const KEYS: usize = 10_000;
+
+/// Waits beyond a minute count as a minute.
+const LONGEST_NANOS: u64 = 60_000_000_000;
+
+/// How many decide at once, and about how many keys, drawn evenly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Crowd {
+    pub(crate) keys: usize,
+    pub(crate) in_flight: usize,
+}
+
+/// Decisions made, and how long that took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Made {
+    pub(crate) decisions: u64,
+    pub(crate) elapsed: Duration,
+}
+
+/// As many tasks as told, each with one decision under way, for `length`.
+pub(crate) async fn crowd(
+    client: &Arc<Client>,
+    crowd: Crowd,
+    length: Duration,
+) -> Result<Made, BenchError> {
+    let begun = Instant::now();
+    let mut tasks = JoinSet::new();
+    for number in 0..crowd.in_flight {
+        let client = Arc::clone(client);
+        tasks.spawn(async move {
+            let mut draw = Draw::new(number);
+            let mut decisions = 0;
+            while begun.elapsed() < length {
+                client.decide(draw.below(crowd.keys)).await?;
+                decisions += 1;
+            }
+            Ok::<u64, BenchError>(decisions)
+        });
+    }
+    let mut decisions = 0;
+    while let Some(ended) = tasks.join_next().await {
+        decisions += ended??;
+    }
+    Ok(Made {
+        decisions,
+        elapsed: begun.elapsed(),
+    })
+}
+
+/// `rate` decisions a second, each begun when it is due, whether or not earlier ones are answered. Waits
+/// count from when a decision was due.
+pub(crate) async fn paced(
+    client: &Arc<Client>,
+    keys: usize,
+    rate: f64,
+    length: Duration,
+) -> Result<(Made, Histogram<u64>), BenchError> {
+    let interval = Duration::from_secs_f64(1.0 / rate);
+    let mut waits = Histogram::new_with_max(LONGEST_NANOS, 3)?;
+    let mut draw = Draw::new(0);
+    let mut tasks = JoinSet::new();
+    let begun = Instant::now();
+    let mut due = begun;
+    while begun.elapsed() < length {
+        while due <= Instant::now() {
+            let (client, key, since) = (Arc::clone(client), draw.below(keys), due);
+            tasks.spawn(async move {
+                let decided = client.decide(key).await;
+                decided.map(|()| since.elapsed())
+            });
+            due += interval;
+        }
+        while let Some(ended) = tasks.try_join_next() {
+            note(&mut waits, ended)?;
+        }
+        // It spins on its own core, as sleeping would be later than due; yielding looks for answers.
+        yield_now().await;
+    }
+    while let Some(ended) = tasks.join_next().await {
+        note(&mut waits, ended)?;
+    }
+    let made = Made {
+        decisions: waits.len(),
+        elapsed: begun.elapsed(),
+    };
+    Ok((made, waits))
+}
+
+fn note(
+    waits: &mut Histogram<u64>,
+    ended: Result<Result<Duration, BenchError>, JoinError>,
+) -> Result<(), BenchError> {
+    waits.saturating_record(ended??.as_nanos() as u64);
+    Ok(())
+}
+
+/// Numbers that look drawn by chance and are the same in every run: xorshift.
+struct Draw(u64);
+
+impl Draw {
+    fn new(number: usize) -> Self {
+        Draw((number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((u128::from(self.0) * bound as u128) >> 64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_drawn_evenly_and_within_bounds() {
+        let mut draws = [0; 10];
+        let mut draw = Draw::new(3);
+        for _ in 0..10_000 {
+            draws[draw.below(10)] += 1;
+        }
+        assert!(
+            draws.iter().all(|count| (850..1_150).contains(count)),
+            "{draws:?}"
+        );
+        assert_eq!(draw.below(1), 0);
+    }
+}

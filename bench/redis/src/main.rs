@@ -1,0 +1,149 @@
+//! Exact decisions in Redis: Tidegate's store beside what `redis-benchmark` shows for the same script, the
+//! module redis-cell, and `limitador`.
+//!
+//! One server, pinned to the first core; everyone takes turns on it from the second.
+
+mod benchmark;
+mod calls;
+mod client;
+mod command;
+mod limitador;
+mod load;
+mod measure;
+mod recorded;
+mod subject;
+mod tables;
+mod tidegate;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bench_process::{Server, move_load_to_its_core};
+use bench_report::{Options, Page};
+use clap::Parser;
+
+use client::BenchError;
+use load::{Crowd, KEYS};
+use measure::{Effort, Figures, full_load, half_load};
+use subject::Subject;
+use tables::Answered;
+
+/// Measures limiters that count in Redis
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// The module redis-cell as a shared library; without it its rows are absent
+    #[arg(long, value_name = "FILE")]
+    redis_cell: Option<PathBuf>,
+}
+
+fn main() -> Result<(), BenchError> {
+    let Arguments {
+        options,
+        redis_cell,
+    } = Arguments::parse();
+    let effort = Effort {
+        rounds: options.rounds(),
+        length: options.round(Duration::from_millis(250), Duration::from_secs(1)),
+    };
+    // Before the load is pinned: the page counts the cores, and the server would inherit its core.
+    let mut page = options.page("redis");
+    let server = start(redis_cell.as_deref())?;
+    move_load_to_its_core();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let subjects = subject::all(server.address(), redis_cell.is_some()).await?;
+        measure(&server, &subjects, effort, &mut page).await
+    })?;
+    println!("\nkept as {}", page.save(&options.results)?.display());
+    Ok(())
+}
+
+/// A server that keeps nothing on disk.
+fn start(redis_cell: Option<&Path>) -> Result<Server, BenchError> {
+    let module = redis_cell.map(|file| file.canonicalize()).transpose()?;
+    let server = Server::start("redis-server", |port| {
+        let mut arguments = vec!["--port".to_owned(), port.to_string()];
+        arguments.extend(["--save", "", "--appendonly", "no"].map(str::to_owned));
+        if let Some(file) = module {
+            arguments.extend(["--loadmodule".to_owned(), file.display().to_string()]);
+        }
+        arguments
+    })?;
+    Ok(server)
+}
+
+async fn measure(
+    server: &Server,
+    subjects: &[Subject],
+    effort: Effort,
+    page: &mut Page,
+) -> Result<(), BenchError> {
+    let names = || subjects.iter().map(|subject| subject.name).collect();
+    let mut answered: Vec<Answered> = Vec::new();
+    for crowd in CROWDS {
+        let full = full_load(server, subjects, crowd, effort).await?;
+        let one = Answered {
+            crowd,
+            names: names(),
+            figures: full.into_iter().map(Some).collect(),
+        };
+        let note = if answered.is_empty() { NOTE } else { "" };
+        page.table(&one.title(), &one.table(), note);
+        answered.push(one);
+    }
+    let many_keys = &answered[HALF_OF];
+    let full: Vec<Figures> = many_keys.figures.iter().copied().flatten().collect();
+    let half = Answered {
+        crowd: many_keys.crowd,
+        names: names(),
+        figures: half_load(server, subjects, &full, KEYS, effort).await?,
+    };
+    page.table("10,000 keys, half load", &half.waits_table(), HALF_NOTE);
+    let sides: Vec<String> = answered.iter().filter_map(Answered::narrow_side).collect();
+    let note = format!("{PROFILE_NOTE}\n\n{}", sides.join("\n"));
+    page.table("Where the time goes", &tables::profile(&answered), &note);
+    page.goals(&answered.iter().map(Answered::goal).collect::<Vec<_>>());
+    Ok(())
+}
+
+const CROWDS: [Crowd; 4] = [
+    Crowd {
+        keys: 1,
+        in_flight: 64,
+    },
+    Crowd {
+        keys: 1,
+        in_flight: 256,
+    },
+    Crowd {
+        keys: KEYS,
+        in_flight: 64,
+    },
+    Crowd {
+        keys: KEYS,
+        in_flight: 256,
+    },
+];
+
+/// Which of the crowds half load is half of: many keys, fewer in flight.
+const HALF_OF: usize = 2;
+
+const NOTE: &str = "One server on one core, everyone in turn on the other; one token bucket per key, all admitted. \
+    Each charge moves the expiry of its record by a second, so that every write sets it: the dearer of \
+    two ways. *of redis-benchmark*: of the rate that it shows for our script with our arguments, on 2 \
+    connections with as many calls under way. CPU-s/M: processor seconds for a million decisions. *busy*: \
+    share of its core. *resilient*: the store in its breaker, deadline, fallback, mirror and deny cache. \
+    limitador (0.6) counts fixed windows and reads, then raises a counter in two calls, so it may admit \
+    too many. Medians of interleaved rounds; *spread* is how far these lie apart.";
+
+const HALF_NOTE: &str = "Half of what each decided with 64 in flight, at a steady pace; waits counted from \
+    the moment a decision was due. redis-benchmark keeps no pace.";
+
+const PROFILE_NOTE: &str = "*redis-rs* sends our very calls and makes nothing of the answers; the columns \
+    after it are what the store, and then resilience, use on top. What the server runs for a script, in \
+    instructions: `cargo run --release -p tidegate --features redis --example redis_figures -- \
+    instructions`.";

@@ -1,0 +1,127 @@
+//! Tidegate's Redis store: bare, and with what copes with its failure around it.
+//!
+//! This file is the only one of the bench that calls that store.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bench_subjects::{Allowance, Key};
+use tidegate::Secret;
+use tidegate::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate::clock::{Clock as _, SystemClock};
+use tidegate::resilience::{Resilient, Settings, resilient};
+use tidegate::runtime::TokioRuntime;
+use tidegate::store::{Charge, ChargeSet, Role, Source, Store, Terms};
+use tidegate::stores::redis::{RedisConfig, RedisStore};
+use tidegate::units::{Cost, Nanos};
+use tidegate_core::subject::{FingerprintKey, RuleName};
+
+use crate::client::BenchError;
+use crate::load::{CONNECTIONS, KEYS};
+
+pub(crate) type Bare = RedisStore;
+pub(crate) type Guarded = Resilient<RedisStore, TokioRuntime>;
+
+/// A store, and one token bucket for each key.
+pub(crate) struct Tidegate<S> {
+    store: S,
+    limit: Limit,
+    rule: RuleName,
+    fingerprints: FingerprintKey,
+    keys: Vec<Key>,
+}
+
+impl Tidegate<Bare> {
+    /// The store as it comes.
+    pub(crate) async fn bare(server: SocketAddr, allowance: Allowance) -> Result<Self, BenchError> {
+        Tidegate::around(connect(server).await?, allowance)
+    }
+}
+
+impl Tidegate<Guarded> {
+    /// The store in its breaker, deadline, fallback, mirror and deny cache.
+    ///
+    /// The budget is a second instead of 5 ms: the node must not decide by itself because the machine
+    /// paused. What a deadline costs does not depend on how far off it is.
+    pub(crate) async fn guarded(
+        server: SocketAddr,
+        allowance: Allowance,
+    ) -> Result<Self, BenchError> {
+        let settings = Settings {
+            budget: Nanos::from_secs(1),
+            ..Settings::default()
+        };
+        let store = connect(server).await?;
+        let store = resilient(store, TokioRuntime::new()?, settings, Arc::new(|_| ()));
+        let tidegate = Tidegate::around(store, allowance)?;
+        tidegate.until_exact().await?;
+        Ok(tidegate)
+    }
+
+    /// A node decides by itself until it has met its store.
+    async fn until_exact(&self) -> Result<(), BenchError> {
+        let begun = Instant::now();
+        loop {
+            match self.decide(0).await {
+                Err(_) if begun.elapsed() < PATIENCE => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                decided => return decided,
+            }
+        }
+    }
+}
+
+/// How long a node may take to meet its store.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl<S: Store> Tidegate<S> {
+    fn around(store: S, allowance: Allowance) -> Result<Self, BenchError> {
+        let window = Nanos::from_secs(allowance.period_secs.into());
+        let spec = Spec::new(Algorithm::TokenBucket, allowance.count.get().into(), window);
+        let spec = spec.burst(allowance.burst.get().into());
+        Ok(Tidegate {
+            store,
+            limit: Limit::compile(&spec, Precision::Script)?,
+            rule: RuleName::new("bench"),
+            fingerprints: Secret::random()?.fingerprint_key(),
+            keys: (0..KEYS).map(Key::number).collect(),
+        })
+    }
+
+    /// Charges one unit to the key of this number.
+    pub(crate) async fn decide(&self, key: usize) -> Result<(), BenchError> {
+        let charge = Charge {
+            subject: self.fingerprints.only(self.keys[key].as_str().as_bytes()),
+            rule: &self.rule,
+            rate: 0,
+            limit: Cow::Borrowed(&self.limit),
+            cost: Cost::ONE,
+            role: Role::Enforce,
+            terms: &Terms::USUAL,
+        };
+        let set = ChargeSet {
+            charges: [charge].into_iter().collect(),
+        };
+        let outcome = self.store.charge(&set).await?;
+        match (outcome.admitted, outcome.source) {
+            (true, Source::Exact) => Ok(()),
+            (admitted, source) => {
+                let source = source.name();
+                Err(format!("tidegate: admitted {admitted} by {source}, not by the store").into())
+            }
+        }
+    }
+}
+
+async fn connect(server: SocketAddr) -> Result<RedisStore, BenchError> {
+    let config = RedisConfig {
+        connections: CONNECTIONS,
+        ..RedisConfig::new(&format!("redis://{server}"))
+    };
+    let store = RedisStore::open(&config)?;
+    store.ready().await;
+    Ok(store)
+}

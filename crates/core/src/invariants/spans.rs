@@ -1,0 +1,157 @@
+//! The same promises, judged from outside.
+//!
+//! A client knows of an admission only that it was decided between its question and the answer. For an
+//! interval only what lies wholly inside is counted, so whatever is found did happen: no false alarm,
+//! but what straddles an edge escapes. The times are those of a clock that agrees with the one that
+//! decided; where it may be off, widen the spans by that much.
+
+use super::{Admission, Violation, ticks_per_window, violation, within_bound};
+use crate::algorithms::{Algorithm, Limit};
+use crate::units::Nanos;
+
+/// Units granted at some instant from `from` to `to`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Span {
+    /// Not before.
+    pub from: Nanos,
+    /// Not after.
+    pub to: Nanos,
+    /// How much.
+    pub units: u64,
+}
+
+impl Span {
+    /// The same, known less well by `by` on both sides.
+    #[must_use]
+    pub fn widened(self, by: Nanos) -> Span {
+        Span {
+            from: self.from.since(by),
+            to: self.to.plus(by),
+            units: self.units,
+        }
+    }
+}
+
+/// Checks every interval against what the limit promises, as [`within_bound`] does.
+///
+/// Windows: linear. Others: every pair of spans is looked at.
+pub fn surely_within_bound(limit: &Limit, spans: &[Span]) -> Result<(), Violation> {
+    let width = ticks_per_window(limit);
+    let per_unit = u128::from(width);
+    let at_the_rate = |burst: u64| {
+        move |ticks: u64| {
+            let refilled = u128::from(ticks) * u128::from(limit.count()) / per_unit;
+            u128::from(burst) + refilled
+        }
+    };
+    match limit.algorithm() {
+        Algorithm::FixedWindow => in_one_window(limit, spans, |at| limit.window_at(at)),
+        Algorithm::SlidingLog | Algorithm::SlidingWindowStrict => {
+            let windows = |ticks: u64| u128::from(ticks / width) + 1;
+            between_any(limit, spans, |ticks| {
+                windows(ticks) * u128::from(limit.count())
+            })
+        }
+        Algorithm::SlidingWindow => {
+            in_one_window(limit, spans, |at| Some(limit.tick().floor(at) / width))?;
+            between_any(limit, spans, at_the_rate(limit.count()))
+        }
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
+            between_any(limit, spans, at_the_rate(limit.capacity()))
+        }
+    }
+}
+
+/// What straddles an edge may belong to either side and is left out. The rest is where it began: that
+/// is in its window, and in no guard that it was not in.
+fn in_one_window<W: PartialEq>(
+    limit: &Limit,
+    spans: &[Span],
+    window: impl Fn(Nanos) -> W,
+) -> Result<(), Violation> {
+    let inside = spans.iter().filter(|s| window(s.from) == window(s.to));
+    let mut history: Vec<Admission> = inside
+        .map(|span| Admission {
+            at: span.from,
+            units: span.units,
+        })
+        .collect();
+    history.sort_by_key(|admission| admission.at);
+    match limit.algorithm() {
+        Algorithm::SlidingWindow => super::in_each_aligned(limit, &super::seen(limit, &history)),
+        _ => within_bound(limit, &history),
+    }
+}
+
+/// All that lies between the beginning of one span and the end of another.
+fn between_any(limit: &Limit, spans: &[Span], most: impl Fn(u64) -> u128) -> Result<(), Violation> {
+    let tick = |at: Nanos| limit.tick().floor(at);
+    let mut by_end = spans.to_vec();
+    by_end.sort_by_key(|span| span.to);
+    for first in spans {
+        let (from, mut held) = (tick(first.from), 0u64);
+        for last in by_end.iter().filter(|span| span.from >= first.from) {
+            held = held.saturating_add(last.units);
+            let to = tick(last.to);
+            let bound = most(to - from);
+            if u128::from(held) > bound {
+                return Err(violation(limit, from, to, held, bound));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithms::{Precision, Spec};
+
+    /// Two a second; spans in milliseconds.
+    #[track_caller]
+    fn check(algorithm: Algorithm, spans_ms: &[(u64, u64)], want: &str) {
+        let spec = Spec::new(algorithm, 2, Nanos::from_secs(1));
+        let limit = Limit::compile(&spec, Precision::Memory).unwrap();
+        let span = |(from, to): &(u64, u64)| Span {
+            from: Nanos::from_millis(*from),
+            to: Nanos::from_millis(*to),
+            units: 1,
+        };
+        let spans: Vec<Span> = spans_ms.iter().map(span).collect();
+        let said = match surely_within_bound(&limit, &spans) {
+            Ok(()) => "holds".to_owned(),
+            Err(violation) => violation.to_string(),
+        };
+        assert_eq!(said, want, "{algorithm} {spans_ms:?}");
+    }
+
+    #[test]
+    fn what_surely_happened_inside_is_too_much() {
+        let crowd = &[(0, 100), (50, 200), (150, 400)];
+        for algorithm in Algorithm::ALL {
+            let want = match algorithm {
+                Algorithm::FixedWindow | Algorithm::SlidingWindow => {
+                    "3 units from 0ns to 150ms, where at most 2 may pass"
+                }
+                _ => "3 units from 0ns to 400ms, where at most 2 may pass",
+            };
+            check(algorithm, crowd, want);
+        }
+    }
+
+    #[test]
+    fn what_may_have_been_elsewhere_is_not() {
+        for algorithm in Algorithm::ALL {
+            check(algorithm, &[(0, 100), (50, 200), (900, 1_100)], "holds");
+            check(algorithm, &[(0, 100), (0, 1_100), (1_050, 1_100)], "holds");
+        }
+    }
+
+    #[test]
+    fn a_long_span_hides_nothing_behind_it() {
+        let want = "3 units from 100ms to 400ms, where at most 2 may pass";
+        let spans = &[(100, 5_000), (100, 200), (100, 300), (200, 400)];
+        check(Algorithm::TokenBucket, spans, want);
+        check(Algorithm::SlidingLog, spans, want);
+    }
+}

@@ -1,0 +1,101 @@
+//! Whether the user may do what counting takes: every command is tried, under keys of our own.
+
+use tidegate::stores::redis::{Console, Denied, Fault};
+
+use super::finding::Finding;
+use super::seen::{Silent, seen};
+
+/// A script that does nothing, and what a server knows it by.
+const NOTHING: &[u8] = b"return 1";
+const NOTHING_HASH: &[u8] = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+/// A key that nobody counts under, of the form that counters have.
+const COUNTER: &[u8] = b"tg:{doctor}:doctor";
+/// What is left over goes by itself.
+const LASTS_SECS: &[u8] = b"60";
+
+/// One command, tried.
+#[derive(Clone, Debug)]
+pub(super) struct Trial {
+    /// As `ACL SETUSER` writes it, without the plus.
+    command: &'static str,
+    refused: Option<Fault>,
+}
+
+/// Tries every command of the recipe in docs/redis.md on keys that begin with `prefix`, and removes
+/// them.
+pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>, Silent> {
+    let (text, hash) = (format!("{prefix}:text"), format!("{prefix}:hash"));
+    let (text, hash) = (text.as_bytes(), hash.as_bytes());
+    let commands: [(&'static str, &[&[u8]]); 16] = [
+        ("ping", &[b"PING"]),
+        ("info", &[b"INFO", b"server"]),
+        ("time", &[b"TIME"]),
+        ("script|load", &[b"SCRIPT", b"LOAD", NOTHING]),
+        ("eval", &[b"EVAL", NOTHING, b"0"]),
+        ("evalsha", &[b"EVALSHA", NOTHING_HASH, b"0"]),
+        ("eval_ro", &[b"EVAL_RO", NOTHING, b"0"]),
+        ("evalsha_ro", &[b"EVALSHA_RO", NOTHING_HASH, b"0"]),
+        ("set", &[b"SET", text, b"1", b"EX", LASTS_SECS]),
+        ("get", &[b"GET", COUNTER]),
+        ("get", &[b"GET", text]),
+        ("hset", &[b"HSET", hash, b"a", b"1"]),
+        ("hsetnx", &[b"HSETNX", hash, b"b", b"1"]),
+        ("hgetall", &[b"HGETALL", hash]),
+        ("hdel", &[b"HDEL", hash, b"a", b"b"]),
+        ("del", &[b"DEL", text, hash]),
+    ];
+    let mut trials = Vec::with_capacity(commands.len());
+    for (command, words) in commands {
+        let refused = seen(console.ask(words).await)?.err();
+        trials.push(Trial { command, refused });
+    }
+    Ok(trials)
+}
+
+pub(super) fn permissions(trials: &[Trial]) -> Finding {
+    let check = "permissions";
+    let refused = || {
+        let all = trials.iter();
+        all.filter_map(|trial| Some((trial.command, trial.refused.as_ref()?)))
+            // Nothing was there to run: the command itself is permitted.
+            .filter(|(_, fault)| fault.code() != "NOSCRIPT")
+    };
+    let lacks = |what| {
+        let of_kind = refused().filter(move |(_, fault)| fault.denied() == Some(what));
+        of_kind.map(|(command, _)| command).collect::<Vec<_>>()
+    };
+    let (commands, keys) = (lacks(Denied::Command), lacks(Denied::Key));
+    if !commands.is_empty() {
+        return missing(check, &commands);
+    }
+    if let Some(command) = keys.first() {
+        let found = format!("the user may run {command}, but not on keys that begin with tg:");
+        return Finding::fail(check, found, "ACL SETUSER USER ~tg:*");
+    }
+    let (tied, other): (Vec<_>, Vec<_>) =
+        refused().partition(|(_, fault)| fault.code() == "READONLY");
+    match (other.first(), tied.is_empty()) {
+        (Some((command, fault)), _) => Finding::fail(
+            check,
+            format!("{command} is refused: {fault}"),
+            "see the server's log",
+        ),
+        (None, false) => {
+            let found = "commands that write cannot be tried on a replica";
+            Finding::warn(check, found, "ask the primary")
+        }
+        (None, true) => Finding::ok(check, "every command that counting takes, on keys tg:*"),
+    }
+}
+
+/// Scripts that only read are run as such where that is permitted, and else like all others.
+fn missing(check: &'static str, commands: &[&str]) -> Finding {
+    let grants: Vec<String> = commands.iter().map(|name| format!("+{name}")).collect();
+    let found = format!("the user may not run {}", commands.join(", "));
+    let cure = format!("ACL SETUSER USER {}", grants.join(" "));
+    let spare = commands.contains(&"eval_ro") && commands.iter().all(|name| name.ends_with("_ro"));
+    match spare {
+        true => Finding::warn(check, found, cure),
+        false => Finding::fail(check, found, cure),
+    }
+}

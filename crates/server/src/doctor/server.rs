@@ -1,0 +1,195 @@
+//! The server itself: its version, how far away it is, and what time it thinks it is.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tidegate::resilience::{ClockReading, ClockWatch, Level, Tolerance};
+use tidegate::stores::redis::Console;
+use tidegate_core::units::Nanos;
+
+use super::finding::Finding;
+use super::seen::{Info, Seen, Silent, seen};
+
+/// What the tests run.
+const TESTED: [(&str, &str); 4] = [
+    ("Redis", "7.0"),
+    ("Redis", "8.2"),
+    ("Valkey", "8.1"),
+    ("Valkey", "9.1"),
+];
+/// Enough for a median that one hiccup does not move.
+const PINGS: usize = 50;
+/// A server that is far away is asked less often.
+const PING_FOR: Duration = Duration::from_secs(3);
+/// As many as the watch remembers.
+const EXCHANGES: usize = 8;
+
+pub(super) fn version(info: &Seen<Info>) -> Finding {
+    let check = "version";
+    let info = match info {
+        Ok(info) => info,
+        Err(why) => return Finding::unseen(check, "the version", why, "+info"),
+    };
+    let (name, version) = match info.text("valkey_version") {
+        Some(version) => ("Valkey", version),
+        None => ("Redis", info.text("redis_version").unwrap_or("unknown")),
+    };
+    let found = format!("{name} {version}");
+    let tested = |(of, line): &(&str, &str)| {
+        let rest = version.strip_prefix(line);
+        *of == name && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    match TESTED.iter().any(tested) {
+        true => Finding::ok(check, found),
+        false => {
+            let lines: Vec<String> = TESTED.iter().map(|(n, v)| format!("{n} {v}")).collect();
+            let cure = format!("tested are {}", lines.join(", "));
+            Finding::warn(check, found + ", which the tests do not run", cure)
+        }
+    }
+}
+
+/// How long some pings take.
+pub(super) async fn pings(console: &Console) -> Result<Vec<Duration>, Silent> {
+    let began = Instant::now();
+    let mut times = Vec::with_capacity(PINGS);
+    while times.is_empty() || (times.len() < PINGS && began.elapsed() < PING_FOR) {
+        let sent = Instant::now();
+        let _answered_or_refused = seen(console.ask(&[b"PING"]).await)?;
+        times.push(sent.elapsed());
+    }
+    Ok(times)
+}
+
+pub(super) fn round_trip(mut times: Vec<Duration>, budget: Duration) -> Finding {
+    let check = "round trip";
+    times.sort_unstable();
+    let most = times.last().copied().unwrap_or_default();
+    let median = times.get(times.len() / 2).copied().unwrap_or_default();
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let found = format!(
+        "{:.2} ms in the middle of {} pings, {:.2} ms at most; a decision waits {} ms",
+        ms(median),
+        times.len(),
+        ms(most),
+        budget.as_millis(),
+    );
+    let cure = "bring nodes and store closer together, or raise --store-budget";
+    if median >= budget {
+        let found = found + ": most would be decided without the store";
+        Finding::fail(check, found, cure)
+    } else if most >= budget {
+        let found = found + ": some would be decided without the store";
+        Finding::warn(check, found, cure)
+    } else {
+        Finding::ok(check, found)
+    }
+}
+
+/// Compares the server's clock with this machine's.
+pub(super) async fn exchanges(
+    console: &Console,
+    tolerance: Tolerance,
+) -> Result<Seen<Option<ClockReading>>, Silent> {
+    let mut watch = ClockWatch::new(tolerance);
+    for _ in 0..EXCHANGES {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+        let sent = Instant::now();
+        let at = match seen(console.time().await)? {
+            Ok(Some(at)) => at,
+            Ok(None) => return Ok(Ok(None)),
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let took = Nanos::from(sent.elapsed());
+        watch.note(wall.map_or(Nanos::ZERO, Nanos::from), took, at);
+    }
+    Ok(Ok(watch.reading()))
+}
+
+pub(super) fn clock(reading: &Seen<Option<ClockReading>>) -> Finding {
+    let check = "clock";
+    let reading = match reading {
+        Ok(Some(reading)) => reading,
+        Ok(None) => return Finding::warn(check, "no time was told", "see the server's log"),
+        Err(why) => return Finding::unseen(check, "the server's clock", why, "+time"),
+    };
+    let offset = reading.offset;
+    let side = if offset.nanos < 0 {
+        "behind"
+    } else {
+        "ahead of"
+    };
+    let found = format!(
+        "{:.2} ms {side} this machine, give or take {:.2}",
+        offset.nanos.unsigned_abs() as f64 / 1e6,
+        offset.error.get() as f64 / 1e6,
+    );
+    let cure = "let both follow one source of time; decisions follow the store's clock, dates in \
+                headers and logs follow this machine's";
+    match reading.level {
+        Level::Fine => Finding::ok(check, found),
+        Level::Warn => Finding::warn(check, found, cure),
+        Level::Alarm => Finding::fail(check, found, cure),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate::resilience::Offset;
+
+    #[track_caller]
+    fn check(finding: Finding, begins: &str) {
+        let line = finding.line();
+        assert!(line.starts_with(begins), "{line}");
+    }
+
+    #[test]
+    fn versions_that_are_tested_are_known_and_no_others() {
+        for (text, want) in [
+            ("redis_version:7.0.15", "ok    version      Redis 7.0.15"),
+            ("redis_version:8.2.1", "ok "),
+            (
+                "redis_version:7.2.4\nvalkey_version:8.1.3",
+                "ok    version      Valkey 8.1.3",
+            ),
+            ("redis_version:7.2.4\nvalkey_version:9.1.0", "ok "),
+            ("redis_version:7.2.4", "warn"),
+            ("redis_version:8.20.0", "warn"),
+            ("redis_version:6.2.1", "warn"),
+            ("redis_version:7.2.4\nvalkey_version:8.2.0", "warn"),
+            ("", "warn"),
+        ] {
+            check(version(&Ok(Info::of(text))), want);
+        }
+    }
+
+    #[test]
+    fn a_round_trip_is_held_against_the_budget() {
+        let ms = Duration::from_millis;
+        let budget = ms(5);
+        check(round_trip(vec![ms(1); 9], budget), "ok ");
+        check(round_trip(vec![ms(1), ms(1), ms(9)], budget), "warn");
+        check(round_trip(vec![ms(1), ms(9), ms(9)], budget), "FAIL");
+    }
+
+    #[test]
+    fn a_clock_is_judged_by_its_level() {
+        for (level, want) in [
+            (Level::Fine, "ok "),
+            (Level::Warn, "warn"),
+            (Level::Alarm, "FAIL"),
+        ] {
+            let offset = Offset {
+                nanos: -30_000_000,
+                error: Nanos::from_millis(1),
+            };
+            let finding = clock(&Ok(Some(ClockReading { offset, level })));
+            assert!(
+                finding.line().contains("30.00 ms behind"),
+                "{}",
+                finding.line()
+            );
+            check(finding, want);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a node that shares its store keeps in `--data` over a restart, and when it is written.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::store::NodeId;
+use tracing::warn;
+
+use crate::counters;
+use crate::roster::{NotKept, Roster, RosterFile};
+use crate::service::Service;
+
+/// How often to look whether the list of nodes is another. It is needed after the next start only.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Who this node is, and whom it knew before it was started.
+pub(crate) struct Kept {
+    me: NodeId,
+    /// The list from before. Without one it is not known how many nodes there are.
+    known: Option<Roster>,
+    file: Option<RosterFile>,
+}
+
+impl Kept {
+    /// Of `folder`, if there is one; it has been made. A list that cannot be read counts as none.
+    pub(crate) fn open(folder: Option<&Path>) -> Result<Self, NotKept> {
+        let file = folder.map(hold).transpose()?.flatten();
+        let known = file.as_ref().and_then(|file| {
+            file.read().unwrap_or_else(|error| {
+                let path = file.path().display();
+                warn!(%path, %error, "the list of nodes from before cannot be read");
+                None
+            })
+        });
+        let me = match &known {
+            Some(known) => known.me(),
+            None => NodeId(getrandom::u64().map_err(NotKept::NoRandomness)?),
+        };
+        Ok(Kept { me, known, file })
+    }
+
+    /// The id of this node, the same as before if there was one.
+    pub(crate) fn me(&self) -> NodeId {
+        self.me
+    }
+
+    /// The nodes as last known; none if that is not known.
+    pub(crate) fn nodes(&self) -> Vec<NodeId> {
+        let known = self.known.as_ref();
+        known.map_or_else(Vec::new, |known| known.nodes().to_vec())
+    }
+
+    /// Keeps the list of nodes from now on, beside everything else.
+    pub(crate) fn follow(self, service: &Arc<Service>) {
+        let Some(file) = self.file else { return };
+        let service = Arc::clone(service);
+        tokio::spawn(follow(service, self.me, self.known, Arc::new(file)));
+    }
+}
+
+/// The roster of a folder, unless another process has it.
+fn hold(folder: &Path) -> Result<Option<RosterFile>, NotKept> {
+    match RosterFile::hold(folder) {
+        Err(taken @ NotKept::Taken(_)) => {
+            warn!("{taken}; this node keeps nothing and counts as a new one");
+            Ok(None)
+        }
+        held => held.map(Some),
+    }
+}
+
+async fn follow(
+    service: Arc<Service>,
+    me: NodeId,
+    mut kept: Option<Roster>,
+    file: Arc<RosterFile>,
+) {
+    let mut tick = tokio::time::interval(LOOK_EVERY);
+    loop {
+        tick.tick().await;
+        let nodes = counters::roster(&service.limiter);
+        let now = Roster::new(me, &nodes);
+        if nodes.is_empty() || kept.as_ref() == Some(&now) {
+            continue;
+        }
+        let (writing, roster) = (Arc::clone(&file), now.clone());
+        let written = tokio::task::spawn_blocking(move || writing.write(&roster));
+        if let Ok(Err(error)) = written.await {
+            let path = file.path().display();
+            warn!(%path, %error, "the list of nodes cannot be kept");
+        }
+        // Also if it failed: it is tried again when there is news, not twice a second.
+        kept = Some(now);
+    }
+}

@@ -1,0 +1,285 @@
+//! `tidegate doctor` on real servers: each ill has its line, and nothing is left behind.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_parts::{Program, Server as Redis, ShiftedClock, free_port};
+
+use crate::http::ask;
+use crate::server::{BINARY, Server, wait_for};
+
+/// What the documentation tells operators to grant.
+fn recipe() -> Vec<String> {
+    let docs = include_str!("../../../../docs/redis.md");
+    let line = docs.lines().find(|line| line.contains("ACL SETUSER"));
+    let words = line.unwrap().trim().replace("PASSWORD", "planted-password");
+    words.split(' ').map(str::to_owned).collect()
+}
+
+struct Report {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+/// A budget that this machine always keeps: no test depends on how fast it is.
+fn doctor(store: &str, flags: &[&str]) -> Report {
+    let output = Command::new(BINARY)
+        .args(["doctor", "--store", store, "--store-budget", "30000"])
+        .args(flags)
+        .output()
+        .unwrap();
+    Report {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+impl Report {
+    /// The line of a check.
+    #[track_caller]
+    fn line(&self, check: &str) -> &str {
+        let mut lines = self.out.lines();
+        let found = lines.find(|line| line.get(6..).is_some_and(|rest| rest.starts_with(check)));
+        found.unwrap_or_else(|| panic!("no {check} in\n{}{}", self.out, self.err))
+    }
+
+    #[track_caller]
+    fn says(&self, check: &str, grade: &str, text: &str) {
+        let line = self.line(check);
+        assert!(line.starts_with(grade) && line.contains(text), "{line}");
+    }
+
+    #[track_caller]
+    fn ends(&self, code: i32) {
+        assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
+    }
+}
+
+#[test]
+fn a_healthy_store_has_no_failure_and_nothing_is_left_in_it() {
+    for program in Program::ALL {
+        let redis = Redis::start(program, &[]);
+        let report = doctor(&redis.url(), &[]);
+        report.ends(0);
+        for check in [
+            "reach",
+            "version",
+            "round trip",
+            "clock",
+            "eviction",
+            "permissions",
+            "scripts",
+            "persistence",
+            "replication",
+            "expiry",
+            "memory",
+            "nodes",
+            "secret",
+        ] {
+            report.says(check, "ok ", "");
+        }
+        assert_eq!(redis.ask(&["DBSIZE"]), "0", "{program:?}");
+    }
+}
+
+#[test]
+fn a_store_in_use_is_described() {
+    let redis = Redis::redis7();
+    let rules = "version: 1\nrules:\n  - { name: r, by: ip, rate: 9/hour }\n";
+    let node = Server::with(rules, &["--store", &redis.url(), "--store-budget", "30000"]);
+    wait_for("an exact answer", || {
+        let answer = node.post("/v1/check", &ask("192.0.2.1", "/x")).json();
+        (answer["source"] == "exact").then_some(())
+    });
+    let rules = node.rules_path();
+    let report = doctor(&redis.url(), &["--rules", rules.to_str().unwrap()]);
+    report.ends(0);
+    report.says("nodes", "ok ", "1 is signed in");
+    report.says("secret", "warn", "--secret-file");
+    report.says("expiry", "ok ", "1 counters, each will go by itself");
+    report.says("memory", "ok ", "3 keys tg:*, 0 others");
+    report.says("scripts", "ok ", "the server had 8 of 8");
+    report.says("rules", "ok ", "1 rules");
+    let secret = redis.ask(&["GET", "tg:ctl:secret"]);
+    let secret = secret.strip_prefix("secret:").unwrap();
+    assert!(!report.out.contains(secret));
+
+    std::fs::write(&rules, "version: 1\nrules:\n  - { name: r, rat: 1/hour }\n").unwrap();
+    let own = node.dir.path().join("secret");
+    std::fs::write(&own, "sixteen bytes or more").unwrap();
+    let flags = [
+        "--rules",
+        rules.to_str().unwrap(),
+        "--secret-file",
+        own.to_str().unwrap(),
+    ];
+    let report = doctor(&redis.url(), &flags);
+    report.ends(1);
+    report.says("rules", "FAIL", "rules.yaml:3");
+    report.says("secret", "FAIL", "another than in --secret-file");
+}
+
+#[test]
+fn nobody_there_is_69_and_a_silent_server_is_not_waited_for_for_long() {
+    let report = doctor(
+        &format!("redis://:planted-password@127.0.0.1:{}", free_port()),
+        &[],
+    );
+    report.ends(69);
+    report.says("reach", "FAIL", "see whether the server runs");
+    assert!(!report.out.contains("planted-password") && !report.err.contains("planted-password"));
+
+    let report = doctor("redis://:planted-password@localhost:no-port", &[]);
+    report.ends(1);
+    report.says("reach", "FAIL", "write redis://HOST:PORT");
+    assert!(!report.out.contains("planted-password") && !report.err.contains("planted-password"));
+
+    let redis = Redis::redis7();
+    redis.freeze();
+    let report = doctor(&redis.url(), &["--json"]);
+    redis.thaw();
+    report.ends(69);
+    assert!(
+        report.err.contains("still looking at the store"),
+        "{}",
+        report.err
+    );
+    let told: Value = serde_json::from_str(&report.out).unwrap();
+    assert_eq!(told["exit"], 69);
+    assert_eq!(told["findings"][0]["grade"], "fail", "{told}");
+}
+
+#[test]
+fn memory_that_is_an_end_of_counters_is_a_warning() {
+    let options = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let redis = Redis::start(Program::Redis7, &options);
+    let report = doctor(&redis.url(), &[]);
+    report.ends(0);
+    report.says("eviction", "warn", "CONFIG SET maxmemory-policy noeviction");
+    redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    doctor(&redis.url(), &[]).says("eviction", "ok ", "nothing is evicted");
+}
+
+#[test]
+fn a_user_without_a_command_is_told_which_and_the_password_never() {
+    let redis = Redis::redis7();
+    let recipe = recipe();
+    let words: Vec<&str> = recipe.iter().map(String::as_str).collect();
+    assert_eq!(redis.ask(&words), "OK");
+    let url = format!(
+        "redis://tidegate:planted-password@127.0.0.1:{}",
+        redis.port()
+    );
+    let mut said = String::new();
+    let mut look = || {
+        let report = doctor(&url, &[]);
+        said += &(report.out.clone() + &report.err);
+        report
+    };
+
+    // The recipe is enough, and what it does not show is said.
+    let report = look();
+    report.ends(0);
+    report.says("permissions", "ok ", "every command");
+    report.says("scripts", "ok ", "+script|exists");
+    report.says("persistence", "warn", "grant +config|get");
+    report.says("expiry", "warn", "grant +scan");
+
+    for command in ["hset", "del", "time", "evalsha", "script|load", "info"] {
+        redis.ask(&["ACL", "SETUSER", "tidegate", &format!("-{command}")]);
+        let report = look();
+        report.ends(1);
+        let cure = format!("ACL SETUSER USER +{command}");
+        report.says("permissions", "FAIL", &cure);
+        assert!(report.line("permissions").ends_with(&cure));
+        redis.ask(&["ACL", "SETUSER", "tidegate", &format!("+{command}")]);
+    }
+    redis.ask(&["ACL", "SETUSER", "tidegate", "-eval_ro", "-evalsha_ro"]);
+    look().says("permissions", "warn", "eval_ro, evalsha_ro");
+    redis.ask(&[
+        "ACL",
+        "SETUSER",
+        "tidegate",
+        "resetkeys",
+        "~other:*",
+        "+eval_ro",
+        "+evalsha_ro",
+    ]);
+    look().says("permissions", "FAIL", "ACL SETUSER USER ~tg:*");
+    redis.ask(&["ACL", "SETUSER", "tidegate", "resetpass", ">another"]);
+    let report = look();
+    report.ends(1);
+    report.says("reach", "FAIL", "user or password");
+    assert!(!said.contains("planted-password"), "{said}");
+}
+
+#[test]
+fn a_counter_that_stays_for_ever_is_found() {
+    let redis = Redis::redis7();
+    redis.ask(&["SET", "tg:{planted}:rule", "x"]);
+    redis.ask(&["SET", "tg:{fine}:rule", "x", "EX", "600"]);
+    redis.ask(&["SET", "tg:ctl:whatever", "x"]);
+    redis.ask(&["SET", "other", "x"]);
+    let report = doctor(&redis.url(), &[]);
+    report.ends(0);
+    let want = "2 counters, 1 stay for ever, such as tg:{planted}:rule";
+    report.says("expiry", "warn", want);
+    report.says("memory", "ok ", "3 keys tg:*, 1 others");
+}
+
+#[test]
+fn a_replica_is_no_store_and_a_primary_knows_its_replica() {
+    let primary = Redis::redis7();
+    let replica = Redis::redis7();
+    let port = primary.port().to_string();
+    replica.ask(&["REPLICAOF", "127.0.0.1", &port]);
+    let report = doctor(&replica.url(), &[]);
+    report.ends(1);
+    report.says(
+        "replication",
+        "FAIL",
+        &format!("a replica of 127.0.0.1:{port}"),
+    );
+    report.says("permissions", "warn", "replica");
+    wait_for("a replica that follows", || {
+        let report = doctor(&primary.url(), &[]);
+        let line = report.line("replication");
+        (line.starts_with("ok ") && line.contains("primary of 1")).then_some(())
+    });
+}
+
+#[test]
+fn a_clock_that_is_half_a_minute_off_is_a_failure_unless_that_is_tolerated() {
+    let clock = Arc::new(ShiftedClock::new().unwrap());
+    clock.set_behind(Duration::from_secs(30)).unwrap();
+    let redis = Redis::start_by(clock, Program::Redis7, &[]);
+    let report = doctor(&redis.url(), &[]);
+    report.ends(1);
+    report.says("clock", "FAIL", " ms behind this machine");
+    let report = doctor(&redis.url(), &["--clock-warn", "100000"]);
+    report.ends(0);
+    report.says("clock", "ok ", " ms behind this machine");
+}
+
+#[test]
+fn settings_come_from_where_the_service_has_them() {
+    let redis = Redis::redis7();
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("tidegate.yaml");
+    std::fs::write(
+        &config,
+        format!("store: {}\nstore_budget: 30000\n", redis.url()),
+    )
+    .unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.arg("doctor").args(args).output().unwrap()
+    };
+    let output = run(&["--config", config.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(run(&[]).status.code(), Some(2));
+}

@@ -1,0 +1,143 @@
+//! A store that forgets in the middle of a window, under load: what it had counted is counted still.
+
+use std::time::Duration;
+
+use tidegate_core::units::Nanos;
+use tidegate_parts::{Program, Server as Redis};
+
+use crate::fleet::{Fleet, LOST};
+use crate::history::{History, Record, now};
+use crate::load::Load;
+use crate::rates::Rate;
+
+/// At the loss half of one limit is used, three quarters of another, and nearly all of the third.
+const BEFORE: Duration = Duration::from_secs(5);
+const AFTER: Duration = Duration::from_secs(7);
+const PER_SECOND: u32 = 150;
+
+/// What traffic that reaches all nodes gets of its limit through a quick loss, in hundredths.
+const STATED: u64 = 101;
+/// Somebody is to notice within 100 ms; the rest is for this machine.
+const NOTICED: Nanos = Nanos::from_secs(1);
+
+/// Four nodes and a store that has counted for a while, and what became of it.
+struct Loss {
+    rates: Vec<Rate>,
+    fleet: Fleet,
+    history: History,
+    at: Nanos,
+}
+
+/// Windows that outlast the test.
+fn rates() -> Vec<Rate> {
+    let per = Rate::ledger().per;
+    [("half", 1_500), ("most", 1_000), ("nearly-all", 800)]
+        .map(|(name, count)| Rate::window(name, count, per))
+        .to_vec()
+}
+
+fn loss(options: &[&str], forget: impl FnOnce(&mut Redis, &mut Fleet)) -> Loss {
+    let rates = rates();
+    let mut store = Redis::start(Program::Redis7, options);
+    let mut fleet = Fleet::start(&rates, &store.url());
+    let per_second: Vec<_> = rates.iter().map(|rate| (rate.name, PER_SECOND)).collect();
+    let load = Load::start(&fleet, &per_second);
+    std::thread::sleep(BEFORE);
+    let at = now();
+    forget(&mut store, &mut fleet);
+    std::thread::sleep(AFTER);
+    Loss {
+        history: load.stop(),
+        rates,
+        fleet,
+        at,
+    }
+}
+
+impl Loss {
+    /// All of each limit was used, and no more than that but for what is stated and `more`.
+    #[track_caller]
+    fn judge(&self, name: &str, more: impl Fn(&Rate) -> u64) {
+        for rate in &self.rates {
+            let admitted = self.history.of_rule(rate.name).filter(|r| r.admitted());
+            let (admitted, more) = (admitted.count() as u64, more(rate));
+            eprintln!(
+                "{name}: {admitted} of {} admitted, {more} forgotten for good at most; \
+                 noticed {} after, {:?} times",
+                rate.count,
+                self.noticed().since(self.at),
+                self.fleet.said(LOST),
+            );
+            let most = rate.count * STATED / 100 + more;
+            assert!(admitted <= most, "{}: {admitted} of {most}", rate.name);
+            let least = rate.count * 95 / 100;
+            assert!(admitted >= least, "{}: {admitted} of {least}", rate.name);
+        }
+        let noticed = self.noticed().since(self.at);
+        assert!(noticed < NOTICED, "noticed after {noticed}");
+    }
+
+    fn noticed(&self) -> Nanos {
+        let first = self.fleet.first_said(LOST, self.at);
+        first.expect("somebody notices the loss")
+    }
+}
+
+#[test]
+fn a_store_that_restarts_empty_has_forgotten_nothing() {
+    let loss = loss(&[], |store, _| {
+        store.kill();
+        store.restart();
+    });
+    loss.history.none_failed();
+    loss.judge("restarted", |_| 0);
+}
+
+#[test]
+fn a_store_that_is_emptied_has_forgotten_nothing() {
+    let loss = loss(&[], |store, _| {
+        assert_eq!(store.ask(&["FLUSHALL"]), "OK");
+    });
+    loss.history.none_failed();
+    loss.judge("emptied", |_| 0);
+}
+
+/// What the dead node had charged after the last answer that another node saw is known to nobody.
+#[test]
+fn a_node_that_dies_with_the_store_takes_only_what_no_other_had_seen() {
+    const DEAD: usize = 3;
+    let loss = loss(&[], |store, fleet| {
+        store.kill();
+        drop(fleet.nodes.remove(DEAD));
+        store.restart();
+    });
+    let failed = |r: &&Record| r.answer.is_err() && (r.node != DEAD || r.heard < loss.at);
+    assert_eq!(
+        loss.history.records.iter().find(failed).map(|r| &r.answer),
+        None
+    );
+    loss.judge("restarted, and a node died", |rate| {
+        let exact = || {
+            let records = loss.history.of_rule(rate.name);
+            records.filter(|record| record.exact() && record.sent <= loss.at)
+        };
+        let seen = exact().filter(|r| r.node != DEAD).map(|r| r.sent).max();
+        let unseen = |r: &&Record| r.node == DEAD && r.admitted() && Some(r.heard) > seen;
+        exact().filter(unseen).count() as u64
+    });
+}
+
+/// Evicted are the records, which expire; the keys that stay are not.
+#[test]
+fn evicted_counters_are_put_back() {
+    let policy = ["--maxmemory-policy", "volatile-ttl"];
+    let loss = loss(&policy, |store, _| {
+        store.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        store.ask(&["SET", "filler", "x"]);
+        store.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+        let stats = store.ask(&["INFO", "stats"]);
+        assert!(stats.contains("evicted_keys:3"), "{stats}");
+    });
+    loss.history.none_failed();
+    loss.judge("evicted", |_| 0);
+}

@@ -1,0 +1,93 @@
+//! Clocks that are wrong, or are set: the store's decides, and nothing is stuck.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::units::Nanos;
+use tidegate_parts::{Program, Server as Redis, ShiftedClock};
+
+use crate::fleet::{BUDGET, Fleet};
+use crate::history::{History, Record, now};
+use crate::load::Load;
+use crate::rates::Rate;
+
+/// Long enough for one window to settle in and a full one to judge, wherever it begins.
+const PHASE: Duration = Duration::from_secs(7);
+/// A whole number of windows: an edge by the store's clock is one by the true clock.
+const TWO_HOURS: Duration = Duration::from_secs(7_200);
+
+fn wrong_clocks() -> Vec<ShiftedClock> {
+    let wrong = |secs: i64| {
+        let clock = ShiftedClock::new().unwrap();
+        let by = Duration::from_secs(secs.unsigned_abs());
+        match secs < 0 {
+            true => clock.set_behind(by).unwrap(),
+            false => clock.set_ahead(by).unwrap(),
+        }
+        clock
+    };
+    [-30, 30, -60, 60].map(wrong).into()
+}
+
+/// The part of a history that lies wholly between.
+fn part(history: &History, from: Nanos, to: Nanos) -> History {
+    let inside = |r: &&Record| from <= r.sent && r.heard <= to;
+    History::of(history.records.iter().filter(inside).cloned().collect())
+}
+
+/// The nodes' clocks are off by up to a minute all the time, and that changes nothing. The store's is
+/// set forward two hours, back four, and forward two again: forward is worth one limit more in the
+/// window of the step, back nothing, and after one window all is as before.
+#[test]
+fn a_clock_that_is_set_admits_one_limit_more_at_most_and_keeps_nobody_out() {
+    let two_seconds = Nanos::from_secs(2);
+    let rates = [
+        Rate::window("window", 60, two_seconds),
+        Rate::bucket("bucket", 60, two_seconds, 30),
+    ];
+    let clock = Arc::new(ShiftedClock::new().unwrap());
+    let store = Redis::start_by(Arc::clone(&clock), Program::Redis7, &[]);
+    let fleet = Fleet::begin(&rates, &store.url(), BUDGET, &wrong_clocks());
+    let load = Load::start(&fleet, &[("window", 90), ("bucket", 70)]);
+    let mut steps = vec![now()];
+    let mut phase = |step: &dyn Fn()| {
+        std::thread::sleep(PHASE);
+        steps.push(now());
+        step();
+    };
+    phase(&|| clock.set_ahead(TWO_HOURS).unwrap());
+    phase(&|| clock.set_behind(TWO_HOURS).unwrap());
+    phase(&|| clock.set_ahead(Duration::ZERO).unwrap());
+    phase(&|| {});
+    let history = load.stop();
+
+    history.none_failed();
+    let [begun, forward, back, again, end] = steps.as_slice() else {
+        unreachable!("four phases");
+    };
+    for rate in &rates {
+        for (from, to) in [(begun, forward), (forward, again), (again, end)] {
+            part(&history, *from, *to).at_most(rate, 100, |_| true);
+        }
+        history.at_most(rate, 200, |_| true);
+        for (from, to) in [
+            (begun, forward),
+            (forward, back),
+            (back, again),
+            (again, end),
+        ] {
+            let settled = (from.plus(rate.per), *to);
+            history.at_least(rate, 95, settled, |_| true);
+        }
+        eprintln!(
+            "{} by clocks that are set: {} hundredths at most",
+            rate.name,
+            history.percent(rate)
+        );
+    }
+    let local = history.records.iter().filter(|r| r.local()).count();
+    eprintln!(
+        "{} decisions, {local} without the store",
+        history.records.len()
+    );
+}

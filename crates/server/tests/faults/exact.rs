@@ -1,0 +1,125 @@
+//! While the store is well: exactly the limit in every window, each ticket once.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use tidegate_core::units::Nanos;
+use tidegate_parts::Server as Redis;
+
+use crate::fleet::Fleet;
+use crate::history::{Answer, Source, now, windows};
+use crate::http::ask;
+use crate::rates::Rate;
+use crate::server::DEADLINE;
+
+const CLIENTS: usize = 256;
+const LISTS: u32 = 32;
+const LENGTH: usize = 125;
+/// How far apart the lists of one client are.
+const PACE: Duration = Duration::from_millis(500);
+
+/// The decisions on one list.
+struct Heard {
+    sent: Nanos,
+    heard: Nanos,
+    answers: Vec<Answer>,
+}
+
+fn client(fleet: &Fleet, place: usize, begun: Instant) -> Vec<Heard> {
+    let mut client = fleet.nodes[place % fleet.nodes.len()].client();
+    let list = format!("[{}]", vec![ask("192.0.2.1", "/window"); LENGTH].join(","));
+    let first = begun + PACE * u32::try_from(place).unwrap() / CLIENTS as u32;
+    let lists = (0..LISTS).map(|i| {
+        let due = first + PACE * i;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let sent = now();
+        let reply = client.post("/v1/check", &list);
+        let heard = now();
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let answers: Vec<Answer> = serde_json::from_str(&reply.body).unwrap();
+        assert_eq!(answers.len(), LENGTH);
+        Heard {
+            sent,
+            heard,
+            answers,
+        }
+    });
+    lists.collect()
+}
+
+/// What passed from list to list, by the window it was heard in.
+///
+/// A list may straddle an edge. Then what passed belongs to the later window, because the earlier one
+/// was used up before the list was sent: somebody had been refused there.
+fn tickets(lists: &[Heard], per: Nanos) -> BTreeMap<u64, Vec<u64>> {
+    let window = |at: Nanos| at.get() / per.get();
+    let refused = |list: &&Heard| list.answers.iter().any(|answer| !answer.allowed);
+    let inside = |list: &&Heard| window(list.sent) == window(list.heard);
+    let mut used_up = BTreeMap::new();
+    for list in lists.iter().filter(inside).filter(refused) {
+        let first = used_up.entry(window(list.sent)).or_insert(list.heard);
+        *first = list.heard.min(*first);
+    }
+    let mut tickets: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    for list in lists {
+        let passed = list.answers.iter().filter(|answer| answer.allowed);
+        let passed: Vec<u64> = passed.map(|answer| answer.remaining).collect();
+        let sure = inside(&list)
+            || used_up
+                .get(&window(list.sent))
+                .is_some_and(|at| *at <= list.sent);
+        assert!(sure || passed.is_empty(), "of which window is not known");
+        tickets
+            .entry(window(list.heard))
+            .or_default()
+            .extend(passed);
+    }
+    tickets
+}
+
+/// The nodes wait for their store as long as it takes: exactness must not depend on this machine.
+#[test]
+fn a_million_decisions_of_four_nodes_pass_exactly_the_limit_in_every_window() {
+    let redis = Redis::redis7();
+    let rate = Rate::window("window", 1_000, Nanos::from_secs(2));
+    let fleet = Fleet::begin(
+        std::slice::from_ref(&rate),
+        &redis.url(),
+        DEADLINE.into(),
+        &[],
+    );
+    let begun = Instant::now();
+    let (fleet, from) = (&fleet, now());
+    let lists: Vec<Heard> = std::thread::scope(|scope| {
+        let clients = (0..CLIENTS).map(|place| scope.spawn(move || client(fleet, place, begun)));
+        let clients: Vec<_> = clients.collect();
+        let each = clients.into_iter().map(|client| client.join().unwrap());
+        each.flatten().collect()
+    });
+    let to = now();
+    let answers = || lists.iter().flat_map(|list| &list.answers);
+    assert!(answers().count() >= 1_000_000);
+    let local = answers().find(|answer| {
+        answer.source == Source::Fallback || (answer.allowed && answer.source != Source::Exact)
+    });
+    assert_eq!(local, None);
+    let tickets = tickets(&lists, rate.per);
+    let full = windows(rate.per, from, to);
+    assert!(full.len() >= 4, "{} windows", full.len());
+    for (from, _) in &full {
+        let mut left = tickets[&(from.get() / rate.per.get())].clone();
+        left.sort_unstable();
+        assert!(
+            left.iter().copied().eq(0..rate.count),
+            "{} passed from {from}, or a ticket twice",
+            left.len()
+        );
+    }
+    eprintln!(
+        "exact: {} decisions in {}, {} full windows, {} passed in each",
+        answers().count(),
+        to.since(from),
+        full.len(),
+        rate.count
+    );
+}

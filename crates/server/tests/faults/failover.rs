@@ -1,0 +1,92 @@
+//! Primaries that come and go under load, with sentinels that say which one it is.
+
+use std::time::Duration;
+
+use tidegate_core::units::Nanos;
+use tidegate_parts::Sentinels;
+
+use crate::fleet::Fleet;
+use crate::history::{Record, now};
+use crate::load::Load;
+use crate::rates::{Rate, SHARE};
+use crate::server::wait_for;
+
+const FAILOVERS: usize = 10;
+const CALM: Duration = Duration::from_secs(3);
+
+/// How a primary goes.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Killed,
+    Frozen,
+    /// By order, while it is well.
+    Relieved,
+}
+
+/// Lets the primary go, waits until another has taken over, and lets the old one return; when that was.
+fn fail_over(sentinels: &mut Sentinels, end: End) -> Nanos {
+    let before = sentinels.primary();
+    let servers = &mut sentinels.servers;
+    let old = servers.iter().position(|s| s.port() == before).unwrap();
+    match end {
+        End::Killed => servers[old].kill(),
+        End::Frozen => servers[old].freeze(),
+        End::Relieved => sentinels.fail_over(),
+    }
+    // A vote may come to nothing, and the next is held eight seconds later.
+    wait_for(&format!("a new primary, {end:?}"), || {
+        (sentinels.primary() != before).then_some(())
+    });
+    sentinels.moved_from(before);
+    let (moved, old) = (now(), &mut sentinels.servers[old]);
+    match end {
+        End::Killed => old.restart(),
+        End::Frozen => old.thaw(),
+        End::Relieved => {}
+    }
+    sentinels.settle();
+    moved
+}
+
+#[test]
+fn ten_failovers_cost_no_decision_and_forget_nothing() {
+    let two_seconds = Nanos::from_secs(2);
+    let rates = [
+        Rate::window("window", 60, two_seconds),
+        Rate::bucket("bucket", 60, two_seconds, 30),
+        Rate::ledger(),
+    ];
+    let [window, bucket, ledger] = &rates;
+    let mut sentinels = Sentinels::start(2);
+    let fleet = Fleet::start(&rates, &sentinels.url());
+    let load = Load::start(&fleet, &[("window", 90), ("bucket", 70), ("ledger", 40)]);
+    std::thread::sleep(CALM);
+    let ends = [End::Killed, End::Frozen, End::Relieved]
+        .into_iter()
+        .cycle();
+    let mut recoveries = Vec::new();
+    for end in ends.take(FAILOVERS) {
+        let moved = fail_over(&mut sentinels, end);
+        fleet.wait_exact();
+        recoveries.push((end, now().since(moved)));
+    }
+    std::thread::sleep(CALM);
+    let history = load.stop();
+
+    let admitted = history.of_rule("ledger").filter(|r| r.admitted()).count() as u64;
+    eprintln!(
+        "failovers: {} decisions, {} without the store; at most {} and {} hundredths; exact after {recoveries:?}; \
+         {} charged for {admitted} admissions",
+        history.records.len(),
+        history.records.iter().filter(|r| r.local()).count(),
+        history.percent(window),
+        history.percent(bucket),
+        fleet.used(0, ledger),
+    );
+    history.none_failed();
+    for rate in [window, bucket] {
+        history.at_most(rate, SHARE, Record::local);
+        history.at_most(rate, 100 + SHARE, |_| true);
+    }
+    fleet.accounts_for(ledger, admitted, admitted / 20);
+}

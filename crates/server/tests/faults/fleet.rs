@@ -1,0 +1,150 @@
+//! Four nodes of the service, and the store they share with something in between.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use tidegate_core::units::Nanos;
+use tidegate_parts::{Fault, Proxy, ShiftedClock};
+use tokio::runtime::Runtime;
+
+use crate::history::{Answer, of_day};
+use crate::http::ask;
+use crate::rates::{Rate, rules};
+use crate::server::{BINARY, Server, wait_for};
+
+/// How long nodes wait for their store: so long that a busy machine is not taken for a broken store, and
+/// shorter than any fault here delays an answer.
+pub(crate) const BUDGET: Nanos = Nanos::from_millis(200);
+
+/// What a node says when it gives the store up, and when it does not any more.
+pub(crate) const OPENED: &str = "the store does not answer";
+pub(crate) const CLOSED: &str = "the store answers again";
+pub(crate) const LOST: &str = "the store has lost counts";
+
+/// Nodes that share a store.
+pub(crate) struct Fleet {
+    pub(crate) nodes: Vec<Server>,
+}
+
+impl Fleet {
+    /// Four nodes that know each other and believe their store.
+    pub(crate) fn start(rates: &[Rate], store: &str) -> Fleet {
+        Fleet::begin(rates, store, BUDGET, &[])
+    }
+
+    /// The same with clocks of their own.
+    pub(crate) fn begin(
+        rates: &[Rate],
+        store: &str,
+        budget: Nanos,
+        clocks: &[ShiftedClock],
+    ) -> Fleet {
+        let text = rules(rates);
+        let node = |i: usize| {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join("rules.yaml"), &text).unwrap();
+            let mut command = Command::new(BINARY);
+            command
+                .args(["serve", "--store", store, "--store-budget"])
+                .arg(budget.duration().as_millis().to_string())
+                .arg("--rules")
+                .arg(dir.path().join("rules.yaml"));
+            if let Some(clock) = clocks.get(i) {
+                clock.wind(&mut command);
+            }
+            Server::spawn(command, dir)
+        };
+        let fleet = Fleet {
+            nodes: (0..4).map(node).collect(),
+        };
+        fleet.wait_exact();
+        // Whoever has just started takes a second to learn how many there are.
+        std::thread::sleep(Duration::from_millis(1_500));
+        fleet
+    }
+
+    /// Waits until every node believes its store.
+    pub(crate) fn wait_exact(&self) {
+        for node in &self.nodes {
+            wait_for("an exact node", || {
+                (node.metric("tidegate_store_exact") == 1
+                    && node.metric("tidegate_store_breaker_open") == 0)
+                    .then_some(())
+            });
+        }
+    }
+
+    /// How often each node has said something that begins so.
+    pub(crate) fn said(&self, words: &str) -> Vec<usize> {
+        let count = |node: &Server| node.lines().iter().filter(|l| begins(&l.1, words)).count();
+        self.nodes.iter().map(count).collect()
+    }
+
+    /// When somebody first said it after `from`.
+    pub(crate) fn first_said(&self, words: &str, from: Nanos) -> Option<Nanos> {
+        let said = self.nodes.iter().flat_map(|node| {
+            let lines = node.lines().into_iter();
+            lines
+                .filter(|line| begins(&line.1, words))
+                .map(|l| of_day(l.0))
+        });
+        said.filter(|at| *at >= from).min()
+    }
+
+    /// How much of a limit is used, as a node tells without using any.
+    pub(crate) fn used(&self, node: usize, rate: &Rate) -> u64 {
+        let body = ask("192.0.2.1", &format!("/{}", rate.name));
+        let reply = self.nodes[node].post("/v1/peek", &body);
+        rate.count - Answer::read(&reply.body).unwrap().remaining
+    }
+
+    /// Every admission is in the store, and at most `more` that nobody was told of.
+    #[track_caller]
+    pub(crate) fn accounts_for(&self, rate: &Rate, admitted: u64, more: u64) {
+        let used = || self.used(0, rate);
+        let balanced = |used: u64| (admitted..=admitted + more).contains(&used);
+        for _ in 0..200 {
+            if balanced(used()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let used = used();
+        panic!("{used} charged for {admitted} admissions, {more} more at most");
+    }
+}
+
+fn begins(line: &serde_json::Value, words: &str) -> bool {
+    let message = line["message"].as_str();
+    message.is_some_and(|message| message.starts_with(words))
+}
+
+/// A line to the store that can be disturbed.
+pub(crate) struct Line {
+    proxy: Proxy,
+    _runtime: Runtime,
+}
+
+impl Line {
+    pub(crate) fn to(store: SocketAddr) -> Line {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let proxy = runtime.block_on(Proxy::new(store)).unwrap();
+        Line {
+            proxy,
+            _runtime: runtime,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.proxy.address())
+    }
+
+    pub(crate) fn set(&self, fault: Fault) {
+        self.proxy.set(fault);
+    }
+}

@@ -1,0 +1,134 @@
+//! Short troubles under load: none costs a decision, passes a bound or loses a charge.
+
+use std::time::Duration;
+
+use tidegate_parts::Fault;
+
+use crate::fleet::{BUDGET, CLOSED, OPENED};
+use crate::scene::{Played, Scene, at_once};
+
+const CALM: Duration = Duration::from_secs(3);
+
+fn wait(secs: u64) {
+    std::thread::sleep(Duration::from_secs(secs));
+}
+
+fn play(name: &str, options: &[&str], fault: impl FnOnce(&mut Scene)) -> (Scene, Played) {
+    let mut scene = Scene::with(options);
+    let played = scene.play(CALM, fault);
+    scene.report(name, &played);
+    scene.kept_its_promises(&played);
+    (scene, played)
+}
+
+/// A fifth of what nodes wait for, all of it, four times and twenty times that: they wait or give up, but
+/// not by turns.
+#[test]
+fn a_slow_store_is_waited_for_or_given_up_and_not_by_turns() {
+    let budget = BUDGET.duration();
+    at_once(&[budget / 5, budget, 4 * budget, 20 * budget], |late| {
+        let mut scene = Scene::new();
+        let played = scene.play(CALM, |scene| {
+            scene.line.set(Fault::Delay(late));
+            wait(10);
+            scene.line.set(Fault::None);
+        });
+        scene.report(&format!("replies {late:?} late"), &played);
+        scene.kept_its_promises(&played);
+        for words in [OPENED, CLOSED] {
+            let said = scene.fleet.said(words);
+            assert!(said.iter().all(|times| *times <= 2), "{words}: {said:?}");
+        }
+    });
+}
+
+#[test]
+fn a_store_that_pauses_comes_back_by_itself() {
+    let debug = ["--enable-debug-command", "yes"];
+    let pauses: [&[&str]; 3] = [
+        &["DEBUG", "SLEEP", "3"],
+        &["CLIENT", "PAUSE", "3000", "ALL"],
+        &["CLIENT", "PAUSE", "3000", "WRITE"],
+    ];
+    at_once(&pauses, |pause| {
+        play(&pause.join(" "), &debug, |scene| {
+            assert_eq!(scene.store.ask(pause), "OK");
+            if pause[0] == "CLIENT" {
+                wait(3);
+            }
+        });
+    });
+}
+
+/// What the store charged without being heard is charged once more, because it may not have been; that is
+/// all.
+#[test]
+fn a_reply_that_is_lost_or_spoilt_is_one_charge_more_at_most() {
+    at_once(&[Fault::Reset, Fault::CutReply, Fault::Corrupt], |fault| {
+        play(&format!("{fault:?}"), &[], |scene| {
+            for _ in 0..2 {
+                scene.lose_replies(fault, Duration::from_millis(50));
+                wait(2);
+            }
+        });
+    });
+}
+
+/// A store that cannot or will not count.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// Full, and nothing may be evicted.
+    OutOfMemory,
+    /// A replica, as after a failover.
+    ReadOnly,
+    /// Reading its data after a crash: neither there nor empty.
+    Loading,
+}
+
+#[test]
+fn a_store_that_refuses_is_done_without() {
+    let refusals = [Refusal::OutOfMemory, Refusal::ReadOnly, Refusal::Loading];
+    // Slow to load, and able to say so meanwhile.
+    let loading = [
+        ["--enable-debug-command", "yes"],
+        ["--key-load-delay", "200"],
+        ["--loading-process-events-interval-bytes", "1024"],
+    ];
+    at_once(&refusals, |refusal| {
+        play(&format!("{refusal:?}"), loading.as_flattened(), |scene| {
+            let store = &mut scene.store;
+            match refusal {
+                Refusal::OutOfMemory => {
+                    store.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+                    wait(3);
+                    store.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+                }
+                Refusal::ReadOnly => {
+                    store.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+                    wait(3);
+                    store.ask(&["REPLICAOF", "NO", "ONE"]);
+                }
+                Refusal::Loading => {
+                    store.ask(&["DEBUG", "POPULATE", "10000"]);
+                    assert_eq!(store.ask(&["SAVE"]), "OK");
+                    wait(1);
+                    store.kill();
+                    store.restart();
+                    assert!(store.ask(&["PING"]).starts_with("LOADING"));
+                    wait(3);
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn scripts_that_are_gone_are_sent_again_and_nobody_notices() {
+    let (_, played) = play("SCRIPT FLUSH", &[], |scene| {
+        for _ in 0..20 {
+            assert_eq!(scene.store.ask(&["SCRIPT", "FLUSH"]), "OK");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    assert_eq!(played.history.last_local(), None);
+}

@@ -1,0 +1,199 @@
+//! What clients saw, and what follows from it.
+
+use std::time::SystemTime;
+
+use serde::Deserialize;
+use tidegate_core::invariants::{Span, surely_within_bound};
+use tidegate_core::units::Nanos;
+
+use crate::rates::Rate;
+
+/// One request.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) rule: &'static str,
+    pub(crate) node: usize,
+    pub(crate) sent: Nanos,
+    pub(crate) heard: Nanos,
+    pub(crate) answer: Result<Answer, String>,
+}
+
+/// A decision as it is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) allowed: bool,
+    pub(crate) remaining: u64,
+    pub(crate) source: Source,
+}
+
+/// How a decision was reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Source {
+    Exact,
+    DenyCache,
+    Fallback,
+}
+
+impl Answer {
+    pub(crate) fn read(body: &str) -> Result<Answer, String> {
+        serde_json::from_str(body).map_err(|error| format!("{error} in {body}"))
+    }
+}
+
+/// The time of day, which the store tells too.
+pub(crate) fn now() -> Nanos {
+    of_day(SystemTime::now())
+}
+
+pub(crate) fn of_day(time: SystemTime) -> Nanos {
+    Nanos::from(time.duration_since(SystemTime::UNIX_EPOCH).unwrap())
+}
+
+impl Record {
+    fn is(&self, source: Source) -> bool {
+        self.answer.as_ref().is_ok_and(|a| a.source == source)
+    }
+
+    /// Decided without the store.
+    pub(crate) fn local(&self) -> bool {
+        self.is(Source::Fallback)
+    }
+
+    /// Decided by the store.
+    pub(crate) fn exact(&self) -> bool {
+        self.is(Source::Exact)
+    }
+
+    pub(crate) fn admitted(&self) -> bool {
+        self.answer.as_ref().is_ok_and(|answer| answer.allowed)
+    }
+
+    /// When it was decided, as far as that is known.
+    fn span(&self) -> Span {
+        let span = Span {
+            from: self.sent,
+            to: self.heard,
+            units: 1,
+        };
+        match self.local() {
+            true => span.widened(DRIFT),
+            false => span,
+        }
+    }
+
+    pub(crate) fn took(&self) -> Nanos {
+        self.heard.since(self.sent)
+    }
+}
+
+/// Everything that was asked, in the order of asking.
+pub(crate) struct History {
+    pub(crate) records: Vec<Record>,
+}
+
+/// How far a node's idea of the store's time may be off: half the longest round trip that it takes for an
+/// answer. Decisions without the store go by that.
+const DRIFT: Nanos = Nanos::new(crate::fleet::BUDGET.get() / 2);
+
+impl History {
+    pub(crate) fn of(mut records: Vec<Record>) -> History {
+        records.sort_by_key(|record| record.sent);
+        History { records }
+    }
+
+    /// Every request was answered, and in time.
+    #[track_caller]
+    pub(crate) fn none_failed(&self) {
+        let failed = self.records.iter().filter(|r| r.answer.is_err());
+        let failed: Vec<&Record> = failed.collect();
+        assert!(
+            failed.is_empty(),
+            "{} of {} failed, the first: {:?}",
+            failed.len(),
+            self.records.len(),
+            failed[0]
+        );
+    }
+
+    /// The decisions of one rule.
+    pub(crate) fn of_rule(&self, rule: &str) -> impl Iterator<Item = &Record> {
+        let own = move |record: &&Record| record.rule == rule;
+        self.records.iter().filter(own)
+    }
+
+    /// When each of those admissions happened.
+    pub(crate) fn spans(&self, rule: &str, which: impl Fn(&Record) -> bool) -> Vec<Span> {
+        let admitted = self.of_rule(rule).filter(|r| r.admitted() && which(r));
+        admitted.map(Record::span).collect()
+    }
+
+    /// Nowhere more than so many hundredths of the limit.
+    #[track_caller]
+    pub(crate) fn at_most(&self, rate: &Rate, percent: u64, which: impl Fn(&Record) -> bool) {
+        let spans = self.spans(rate.name, which);
+        if let Err(violation) = surely_within_bound(&rate.limit(percent), &spans) {
+            panic!("{} at {percent} hundredths: {violation}", rate.name);
+        }
+    }
+
+    /// What all of it comes to, in hundredths of the limit: 100 unless more was surely admitted.
+    pub(crate) fn percent(&self, rate: &Rate) -> u64 {
+        let spans = self.spans(rate.name, |_| true);
+        let holds = |percent: &u64| surely_within_bound(&rate.limit(*percent), &spans).is_ok();
+        (100..1_000).find(holds).unwrap_or(1_000)
+    }
+
+    /// Admissions that may have happened from `from` to `to`.
+    pub(crate) fn perhaps(
+        &self,
+        rule: &str,
+        (from, to): (Nanos, Nanos),
+        which: impl Fn(&Record) -> bool,
+    ) -> u64 {
+        let spans = self.spans(rule, which);
+        let inside = spans.iter().filter(|s| s.to >= from && s.from < to);
+        inside.count() as u64
+    }
+
+    /// At least so many hundredths of the limit: in every window that lies wholly between, or over all of
+    /// that time where there are none. More than that was asked for.
+    #[track_caller]
+    pub(crate) fn at_least(
+        &self,
+        rate: &Rate,
+        percent: u64,
+        (from, to): (Nanos, Nanos),
+        which: impl Fn(&Record) -> bool + Copy,
+    ) {
+        let windows = match rate.burst {
+            None => windows(rate.per, from, to),
+            Some(_) => vec![(from, to)],
+        };
+        assert!(!windows.is_empty(), "{}: no window to judge", rate.name);
+        for (from, to) in windows {
+            let found = self.perhaps(rate.name, (from, to), which);
+            let due = u128::from(rate.count) * u128::from(to.since(from).get());
+            let due = due * u128::from(percent) / 100 / u128::from(rate.per.get());
+            assert!(
+                u128::from(found) >= due,
+                "{}: only {found} of {due} from {from} to {to}",
+                rate.name
+            );
+        }
+    }
+
+    /// The last decision without the store.
+    pub(crate) fn last_local(&self) -> Option<Nanos> {
+        let local = self.records.iter().filter(|r| r.local());
+        local.map(|record| record.heard).max()
+    }
+}
+
+/// Aligned windows that lie wholly between.
+pub(crate) fn windows(per: Nanos, from: Nanos, to: Nanos) -> Vec<(Nanos, Nanos)> {
+    let edge = |i: u64| Nanos::new(i * per.get());
+    let first = from.get().div_ceil(per.get());
+    let last = to.get() / per.get();
+    (first..last).map(|i| (edge(i), edge(i + 1))).collect()
+}

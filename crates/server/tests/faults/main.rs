@@ -1,0 +1,27 @@
+//! Four real nodes on a real store that breaks: what is promised of them, judged by what clients saw.
+//!
+//! Load comes on schedule, whatever the nodes do. An admission counts for an interval only if it surely
+//! happened there, so a finding is a fact and not a matter of this machine's speed. What took how long
+//! is told, not judged, but for generous caps.
+
+// Clippy knows tests by `#[test]` only; what is beside them may fail just as loudly.
+#![allow(clippy::unwrap_used)]
+
+mod amnesia;
+mod clocks;
+mod exact;
+mod failover;
+mod fleet;
+mod glitches;
+mod history;
+mod load;
+mod outage;
+mod rates;
+mod scene;
+
+#[path = "../e2e/http.rs"]
+#[allow(dead_code, reason = "the target `e2e` uses the rest")]
+mod http;
+#[path = "../e2e/server.rs"]
+#[allow(dead_code, reason = "the target `e2e` uses the rest")]
+mod server;

@@ -1,0 +1,80 @@
+//! The limits under test: as rules say them, and as what is promised of them.
+
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::units::Nanos;
+
+/// What all nodes together admit without the store, in hundredths of a limit.
+pub(crate) const SHARE: u64 = 80;
+
+/// One rule with one rate. Its name is the path it is asked for by.
+#[derive(Clone, Debug)]
+pub(crate) struct Rate {
+    pub(crate) name: &'static str,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) count: u64,
+    pub(crate) per: Nanos,
+    pub(crate) burst: Option<u64>,
+}
+
+impl Rate {
+    /// So many in each aligned window.
+    pub(crate) fn window(name: &'static str, count: u64, per: Nanos) -> Rate {
+        Rate {
+            name,
+            algorithm: Algorithm::FixedWindow,
+            count,
+            per,
+            burst: None,
+        }
+    }
+
+    /// So many on average, and no more than `burst` at once.
+    pub(crate) fn bucket(name: &'static str, count: u64, per: Nanos, burst: u64) -> Rate {
+        Rate {
+            name,
+            algorithm: Algorithm::TokenBucket,
+            count,
+            per,
+            burst: Some(burst),
+        }
+    }
+
+    /// Never used up and never forgotten: every admission can be found in the store afterwards.
+    pub(crate) fn ledger() -> Rate {
+        let hours = match crate::server::unit() {
+            "hour" => 1,
+            _ => 24,
+        };
+        Rate::window("ledger", 1_000_000, Nanos::from_secs(hours * 3_600))
+    }
+
+    /// What it promises, at so many hundredths of it.
+    pub(crate) fn limit(&self, percent: u64) -> Limit {
+        let part = |units: u64| units * percent / 100;
+        let mut spec = Spec::new(self.algorithm, part(self.count), self.per);
+        spec.burst = self.burst.map(part);
+        Limit::compile(&spec, Precision::Script).unwrap()
+    }
+
+    fn rule(&self) -> String {
+        let Rate {
+            name,
+            algorithm,
+            count,
+            per,
+            burst,
+        } = self;
+        let burst = burst.map_or(String::new(), |burst| format!(" burst {burst}"));
+        let secs = per.secs_up();
+        format!(
+            "  - {{ name: {name}, match: {{ path: /{name} }}, by: ip, \
+             rate: {count}/{secs}s{burst}, algorithm: {algorithm} }}\n"
+        )
+    }
+}
+
+/// A rules file.
+pub(crate) fn rules(rates: &[Rate]) -> String {
+    let rules: String = rates.iter().map(Rate::rule).collect();
+    format!("version: 1\nrules:\n{rules}")
+}

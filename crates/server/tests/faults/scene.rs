@@ -1,0 +1,146 @@
+//! Four nodes under load, something that happens, and what is promised whatever it was.
+
+use std::time::Duration;
+
+use tidegate_core::units::Nanos;
+use tidegate_parts::{Fault, Program, Server as Redis};
+
+use crate::fleet::{BUDGET, Fleet, Line};
+use crate::history::{History, Record, now};
+use crate::load::Load;
+use crate::rates::{Rate, SHARE};
+
+/// A store, the line to it, and the nodes that share it.
+pub(crate) struct Scene {
+    pub(crate) store: Redis,
+    pub(crate) line: Line,
+    pub(crate) fleet: Fleet,
+    /// Used up in every window.
+    pub(crate) window: Rate,
+    /// The same, drained steadily.
+    pub(crate) bucket: Rate,
+    /// Never used up.
+    pub(crate) ledger: Rate,
+    /// When replies were lost on the way.
+    lost_replies: Vec<(Nanos, Nanos)>,
+}
+
+/// What clients saw of it.
+pub(crate) struct Played {
+    pub(crate) history: History,
+    pub(crate) began: Nanos,
+    pub(crate) ended: Nanos,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Scene {
+        Scene::with(&[])
+    }
+
+    /// With options for the store.
+    pub(crate) fn with(options: &[&str]) -> Scene {
+        let store = Redis::start(Program::Redis7, options);
+        let two_seconds = Nanos::from_secs(2);
+        let window = Rate::window("window", 60, two_seconds);
+        let bucket = Rate::bucket("bucket", 60, two_seconds, 30);
+        let ledger = Rate::ledger();
+        let line = Line::to(store.address());
+        let rates = [window.clone(), bucket.clone(), ledger.clone()];
+        let fleet = Fleet::start(&rates, &line.url());
+        Scene {
+            store,
+            line,
+            fleet,
+            window,
+            bucket,
+            ledger,
+            lost_replies: Vec::new(),
+        }
+    }
+
+    /// Lets `fault` happen amid 200 requests a second, with `calm` before it and after all is well again.
+    pub(crate) fn play(&mut self, calm: Duration, fault: impl FnOnce(&mut Scene)) -> Played {
+        let rates = [("window", 90), ("bucket", 70), ("ledger", 40)];
+        let load = Load::start(&self.fleet, &rates);
+        std::thread::sleep(calm);
+        let began = now();
+        fault(self);
+        let ended = now();
+        self.fleet.wait_exact();
+        std::thread::sleep(calm);
+        Played {
+            history: load.stop(),
+            began,
+            ended,
+        }
+    }
+
+    /// Breaks replies on the line for a while.
+    pub(crate) fn lose_replies(&mut self, fault: Fault, during: Duration) {
+        let from = now();
+        self.line.set(fault);
+        std::thread::sleep(during);
+        self.line.set(Fault::None);
+        self.lost_replies.push((from, now()));
+    }
+
+    /// What holds whatever happened, as long as the store lost nothing for good: every request is
+    /// answered, no bound is passed, and every admission is charged.
+    #[track_caller]
+    pub(crate) fn kept_its_promises(&self, played: &Played) {
+        let history = &played.history;
+        history.none_failed();
+        for rate in [&self.window, &self.bucket] {
+            history.at_most(rate, SHARE, Record::local);
+            history.at_most(rate, 100 + SHARE, |_| true);
+        }
+        self.fleet
+            .accounts_for(&self.ledger, self.admitted(history), self.unheard(history));
+    }
+
+    pub(crate) fn admitted(&self, history: &History) -> u64 {
+        let ledger = history.of_rule(self.ledger.name);
+        ledger.filter(|record| record.admitted()).count() as u64
+    }
+
+    /// Units that the store may have charged beside: its answer came too late or never. Each may count
+    /// twice, because what was then admitted without the store is charged to it at once, and when that is
+    /// not answered either, again.
+    fn unheard(&self, history: &History) -> u64 {
+        let lost = |r: &Record| {
+            let mut lost = self.lost_replies.iter();
+            lost.any(|(from, to)| r.heard >= *from && r.sent <= *to)
+        };
+        let unheard = |r: &&Record| r.local() && (r.took() >= BUDGET || lost(r));
+        2 * history.of_rule(self.ledger.name).filter(unheard).count() as u64
+    }
+
+    /// One line of figures.
+    pub(crate) fn report(&self, name: &str, played: &Played) {
+        let history = &played.history;
+        let last = history.last_local().unwrap_or(played.ended);
+        eprintln!(
+            "{name}: {} decisions, {} without the store; at most {} and {} hundredths; exact {} after; \
+             {} charged for {} admissions, {} more at most; given up {:?}",
+            history.records.len(),
+            history.records.iter().filter(|r| r.local()).count(),
+            history.percent(&self.window),
+            history.percent(&self.bucket),
+            last.since(played.ended),
+            self.fleet.used(0, &self.ledger),
+            self.admitted(history),
+            self.unheard(history),
+            self.fleet.said(crate::fleet::OPENED),
+        );
+    }
+}
+
+/// Plays several scenes at once: most of it is waiting.
+pub(crate) fn at_once<K: Copy + Send>(kinds: &[K], play: impl Fn(K) + Sync) {
+    std::thread::scope(|scope| {
+        for kind in kinds {
+            let (kind, play) = (*kind, &play);
+            scope.spawn(move || play(kind));
+        }
+    });
+}

@@ -1,0 +1,135 @@
+//! Charging limits that cannot be charged in one step.
+//!
+//! Step by step, from narrow to wide. A refusal takes back what the steps before it charged: once, in
+//! the background, and if that is lost, too little is admitted and never too much. The budget is that
+//! of the whole decision: a step that finds nothing left of it is decided by this node's share.
+
+use tidegate_core::store::{ChargeSet, Outcome, Parts, Probe, Store};
+use tidegate_core::units::Nanos;
+
+use super::groups::{Group, Places, Steps, by_place};
+use super::tally::Tally;
+use super::{Inner, Place};
+use crate::resilience::deadline::budget_of;
+use crate::resilience::join::join_all;
+use crate::runtime::Runtime;
+
+impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
+    /// Charges a set whose charges are in several places.
+    pub(super) async fn charge_in_turn(
+        &self,
+        set: &ChargeSet<'_>,
+        places: &[Place<P::Part, R>],
+        of: &Places,
+    ) -> Outcome {
+        let steps = Steps::of(set, of);
+        let mut turn = Turn {
+            places,
+            until: self.until(set),
+            tally: Tally::new(set.charges.len()),
+            charged: Vec::new(),
+        };
+        let mut passes = true;
+        for group in &steps.enforced {
+            passes = passes && turn.charge(group).await;
+        }
+        if passes && !steps.quotas.is_empty() {
+            passes = false;
+            for group in &steps.quotas {
+                passes |= turn.charge(group).await;
+            }
+        }
+        match passes {
+            true => turn.charge_shadows(&steps.shadows).await,
+            false => {
+                turn.take_back();
+                turn.peek_the_rest(&steps).await;
+            }
+        }
+        turn.tally.outcome(passes)
+    }
+
+    /// What charging such a set would answer.
+    pub(super) async fn peek_apart(
+        &self,
+        set: &ChargeSet<'_>,
+        places: &[Place<P::Part, R>],
+        of: &Places,
+    ) -> Outcome {
+        let until = self.until(set);
+        let groups = by_place(set, of);
+        let peeking = groups.iter().map(|group| {
+            let store = &places[group.place].store;
+            store.peek_by(until, &group.set)
+        });
+        let mut tally = Tally::new(set.charges.len());
+        for (group, outcome) in groups.iter().zip(join_all(peeking).await) {
+            tally.note(group, &outcome);
+        }
+        let admitted = set.admits(|i| tally.allows(i));
+        tally.outcome(admitted)
+    }
+
+    /// When a decision must have been made.
+    fn until(&self, set: &ChargeSet<'_>) -> Nanos {
+        let budget = budget_of(&[set], self.settings.budget);
+        self.runtime.now().plus(budget)
+    }
+}
+
+/// One decision under way.
+struct Turn<'t, 'a, S, R> {
+    places: &'t [Place<S, R>],
+    until: Nanos,
+    tally: Tally,
+    /// What was charged so far.
+    charged: Vec<(&'t Group<'a>, Outcome)>,
+}
+
+impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> Turn<'t, 'a, S, R> {
+    /// Charges one step. Whether it admits.
+    async fn charge(&mut self, group: &'t Group<'a>) -> bool {
+        let store = &self.places[group.place].store;
+        let outcome = store.charge_by(self.until, &group.set).await;
+        self.tally.note(group, &outcome);
+        let admitted = outcome.admitted;
+        if admitted {
+            self.charged.push((group, outcome));
+        }
+        admitted
+    }
+
+    /// The request is admitted: those who watch count it, all at once.
+    async fn charge_shadows(&mut self, shadows: &[Group<'_>]) {
+        let (places, until) = (self.places, self.until);
+        let charging = shadows.iter().map(|group| {
+            let store = &places[group.place].store;
+            store.charge_by(until, &group.set)
+        });
+        for (group, outcome) in shadows.iter().zip(join_all(charging).await) {
+            self.tally.note(group, &outcome);
+        }
+    }
+
+    /// The request is refused: what was charged for it is given back.
+    fn take_back(&mut self) {
+        for (group, outcome) in std::mem::take(&mut self.charged) {
+            let store = &self.places[group.place].store;
+            let before = store.take_back(&group.set, outcome);
+            self.tally.read(group, &before);
+        }
+    }
+
+    /// What the steps that were not taken would have said, for whoever is told of the refusal.
+    async fn peek_the_rest(&mut self, steps: &Steps<'_>) {
+        let (places, until) = (self.places, self.until);
+        let rest: Vec<&Group<'_>> = steps.all().filter(|g| !self.tally.knows(g)).collect();
+        let peeking = rest.iter().map(|group| {
+            let store = &places[group.place].store;
+            store.peek_by(until, &group.set)
+        });
+        for (group, outcome) in rest.iter().zip(join_all(peeking).await) {
+            self.tally.note(group, &outcome);
+        }
+    }
+}

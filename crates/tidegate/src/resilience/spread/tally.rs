@@ -1,0 +1,80 @@
+//! What the steps of one decision said, put together as one outcome.
+
+use smallvec::SmallVec;
+use tidegate_core::algorithms::{Figures, Retry, Verdict};
+use tidegate_core::store::{Outcome, Reading, Source};
+use tidegate_core::units::Nanos;
+
+use super::groups::Group;
+use crate::resilience::undo::Readings;
+
+/// What has been said so far of a request.
+pub(super) struct Tally {
+    readings: SmallVec<[Option<Reading>; 4]>,
+    at: Nanos,
+    source: Source,
+    clock_stepped: bool,
+}
+
+/// What is told of a limit that no step has spoken of.
+const UNKNOWN: Reading = Reading {
+    verdict: Verdict::Deny {
+        retry: Retry::After(Nanos::ZERO),
+    },
+    figures: Figures {
+        remaining: 0,
+        reset_after: Nanos::ZERO,
+        more_after: Nanos::ZERO,
+    },
+};
+
+impl Tally {
+    /// Of a set of so many charges.
+    pub(super) fn new(charges: usize) -> Self {
+        Tally {
+            readings: (0..charges).map(|_| None).collect(),
+            at: Nanos::ZERO,
+            source: Source::Exact,
+            clock_stepped: false,
+        }
+    }
+
+    /// A step was answered. The request is decided by what is the least sure of all.
+    pub(super) fn note(&mut self, group: &Group<'_>, outcome: &Outcome) {
+        self.read(group, &outcome.readings);
+        self.at = self.at.max(outcome.at);
+        self.clock_stepped |= outcome.clock_stepped;
+        if outcome.source != Source::Exact {
+            self.source = outcome.source;
+        }
+    }
+
+    /// The limits of a step stand otherwise now.
+    pub(super) fn read(&mut self, group: &Group<'_>, readings: &Readings) {
+        for (i, reading) in group.of.iter().zip(readings) {
+            self.readings[*i] = Some(*reading);
+        }
+    }
+
+    /// Whether a step has been answered.
+    pub(super) fn knows(&self, group: &Group<'_>) -> bool {
+        group.of.iter().all(|i| self.readings[*i].is_some())
+    }
+
+    /// Whether the cost of a charge fits.
+    pub(super) fn allows(&self, charge: usize) -> bool {
+        self.readings[charge].is_some_and(|reading| reading.verdict.allows())
+    }
+
+    pub(super) fn outcome(self, admitted: bool) -> Outcome {
+        let readings = self.readings.into_iter();
+        Outcome {
+            admitted,
+            readings: readings.map(|said| said.unwrap_or(UNKNOWN)).collect(),
+            seen: Vec::new(),
+            at: self.at,
+            source: self.source,
+            clock_stepped: self.clock_stepped,
+        }
+    }
+}

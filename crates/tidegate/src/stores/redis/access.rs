@@ -1,0 +1,181 @@
+//! How a server of a store is entered: login, database, TLS. Where it is, is told at run time.
+//!
+//! Passwords and certificates that stand in files are read whenever a client is made, so that they can
+//! be replaced without a restart. Nothing here is ever printed.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use redis::io::tcp::TcpSettings;
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo,
+    TlsCertificates,
+};
+
+use super::fault::Fault;
+
+/// Where a server listens.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Place {
+    /// On a port.
+    Port { host: String, port: u16 },
+    /// On a socket in the file system.
+    Socket(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Port { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Place::Port { host, port } => write!(f, "{host}:{port}"),
+            Place::Socket(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// What a server wants to see before it lets us in.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Access {
+    pub(super) user: Option<String>,
+    pub(super) password: Password,
+    pub(super) database: i64,
+    /// Whether the way is encrypted, and by which certificates.
+    pub(super) tls: Option<Certificates>,
+}
+
+/// Where the password stands.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) enum Password {
+    #[default]
+    None,
+    Given(String),
+    InFile(PathBuf),
+}
+
+/// Files with certificates. What is not given is as the system has it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Certificates {
+    /// The authorities that servers are trusted by.
+    pub(super) authorities: Option<PathBuf>,
+    /// Our own certificate, and its key.
+    pub(super) own: Option<(PathBuf, PathBuf)>,
+}
+
+impl Access {
+    /// A client for the server at `place`. Reads files: small ones, and only when a connection is made.
+    pub(super) fn client(&self, place: &Place) -> Result<Client, Fault> {
+        let mut login = RedisConnectionInfo::default().set_db(self.database);
+        if let Some(user) = &self.user {
+            login = login.set_username(user);
+        }
+        if let Some(password) = self.password.read()? {
+            login = login.set_password(password);
+        }
+        let info = match (place, &self.tls) {
+            (Place::Socket(path), _) => ConnectionAddr::Unix(path.clone()),
+            (Place::Port { host, port }, None) => ConnectionAddr::Tcp(host.clone(), *port),
+            (Place::Port { host, port }, Some(_)) => ConnectionAddr::TcpTls {
+                host: host.clone(),
+                port: *port,
+                insecure: false,
+                tls_params: None,
+            },
+        };
+        let info = info.into_connection_info();
+        let info = info.map_err(|error| Fault::of(&error, None))?;
+        let info = info
+            .set_redis_settings(login)
+            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let client = match &self.tls {
+            None => Client::open(info),
+            Some(certificates) => {
+                choose_cryptography();
+                Client::build_with_tls(info, certificates.read()?)
+            }
+        };
+        client.map_err(|error| Fault::of_operator("bad certificate", &error.to_string(), PEM))
+    }
+}
+
+impl Access {
+    /// The password, if it was given in the address: whatever a server says, it is cut out.
+    pub(super) fn secret(&self) -> Option<&str> {
+        match &self.password {
+            Password::Given(password) => Some(password),
+            Password::None | Password::InFile(_) => None,
+        }
+    }
+
+    /// Whether it may change at any time.
+    pub(super) fn is_in_files(&self) -> bool {
+        let certificates = self.tls.as_ref();
+        let files = certificates.is_some_and(|c| c.authorities.is_some() || c.own.is_some());
+        files || matches!(self.password, Password::InFile(_))
+    }
+}
+
+const PEM: &str = "give `ca`, `cert` and `key` files in PEM format";
+
+impl Password {
+    fn read(&self) -> Result<Option<String>, Fault> {
+        match self {
+            Password::None => Ok(None),
+            Password::Given(password) => Ok(Some(password.clone())),
+            Password::InFile(path) => {
+                let text = fs::read_to_string(path);
+                let text = text.map_err(|error| unreadable("password_file", &error))?;
+                Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+            }
+        }
+    }
+}
+
+impl Certificates {
+    fn read(&self) -> Result<TlsCertificates, Fault> {
+        let read = |option: &'static str, path: &Path| {
+            fs::read(path).map_err(|error| unreadable(option, &error))
+        };
+        let authorities = self.authorities.as_deref();
+        let own = match &self.own {
+            None => None,
+            Some((certificate, key)) => Some(ClientTlsConfig {
+                client_cert: read("cert", certificate)?,
+                client_key: read("key", key)?,
+            }),
+        };
+        Ok(TlsCertificates {
+            client_tls: own,
+            root_cert: authorities.map(|path| read("ca", path)).transpose()?,
+        })
+    }
+}
+
+/// The path is not told: it may be a password that was written in the wrong place.
+fn unreadable(option: &str, error: &io::Error) -> Fault {
+    let detail = format!("`{option}` ({error})");
+    Fault::of_operator("unreadable file", &detail, "write a file that can be read")
+}
+
+/// The redis crate takes the cryptography that the process has chosen, and panics when none is. A
+/// choice that the program made before stays.
+fn choose_cryptography() {
+    static CHOSEN: Once = Once::new();
+    CHOSEN.call_once(|| {
+        let _made_before = rustls::crypto::ring::default_provider().install_default();
+    });
+}
+
+/// Tells only what is there, never what it says.
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access")
+            .field("user", &self.user.is_some())
+            .field("password", &(self.password != Password::None))
+            .field("database", &self.database)
+            .field("tls", &self.tls.is_some())
+            .finish()
+    }
+}

@@ -1,0 +1,478 @@
+//! A cluster: counters are where they belong, stay exact while slots move, and each primary lives and
+//! fails on its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tidegate::stores::redis::{Redis, RedisConfig, RedisStore};
+use tidegate_core::algorithms::{Algorithm, Limit};
+use tidegate_core::store::{
+    Beat, ChargeSet, Life, NodeId, PartId, Parts, Probe, Store, StoreError,
+};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_parts::{Cluster, Server};
+
+use crate::keys::{documented_user, every_verb};
+use crate::{charge, limit, on_runtime, set};
+
+/// Subjects enough that each primary has many.
+const SUBJECTS: std::ops::Range<u128> = 1..301;
+
+fn url_of(servers: &[&Server]) -> String {
+    let hosts = servers.iter().map(|server| server.address().to_string());
+    format!("redis+cluster://{}", hosts.collect::<Vec<_>>().join(","))
+}
+
+/// A node that has met every primary.
+async fn node(url: &str) -> Redis {
+    let redis = Redis::open(&RedisConfig::new(url)).expect("an address");
+    redis.ready().await;
+    wait("every primary", async || {
+        let parts = parts(&redis);
+        let mut answer = parts.len() == 3;
+        for store in parts.values() {
+            answer &= store.beat(beat(1)).await.is_ok();
+        }
+        answer.then_some(())
+    })
+    .await;
+    redis
+}
+
+/// Asks until there is an answer; panics after a minute.
+async fn wait<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn beat(node: u64) -> Beat {
+    Beat {
+        node: NodeId(node),
+        seeded: None,
+    }
+}
+
+fn part_of(redis: &Redis, subject: u128) -> PartId {
+    redis.part_of(Fingerprint::new(subject))
+}
+
+fn store_of(redis: &Redis, subject: u128) -> RedisStore {
+    let part = redis.part(part_of(redis, subject));
+    part.expect("a part")
+}
+
+fn slot_of(redis: &Redis, subject: u128) -> u16 {
+    let slot = store_of(redis, subject).slot(Fingerprint::new(subject));
+    slot.expect("a slot of the part").0
+}
+
+fn parts(redis: &Redis) -> BTreeMap<PartId, RedisStore> {
+    let ids = redis.ids().into_iter();
+    ids.filter_map(|id| Some((id, redis.part(id)?))).collect()
+}
+
+async fn lives(redis: &Redis) -> BTreeMap<PartId, Life> {
+    let mut lives = BTreeMap::new();
+    for (id, store) in parts(redis) {
+        lives.insert(id, store.beat(beat(1)).await.expect("vitals").life);
+    }
+    lives
+}
+
+fn primaries(cluster: &Cluster) -> Vec<&Server> {
+    let ports = cluster.primaries().into_iter().map(|(_, port)| port);
+    let at = |port| cluster.servers.iter().find(|server| server.port() == port);
+    ports.filter_map(at).collect()
+}
+
+/// How often the servers sent somebody elsewhere.
+fn redirects(cluster: &Cluster, kind: &str) -> u64 {
+    let stats = cluster
+        .servers
+        .iter()
+        .map(|s| s.ask(&["INFO", "errorstats"]));
+    let wanted = format!("errorstat_{kind}:count=");
+    let count = |stats: String| -> u64 {
+        let mut counts = stats.lines().filter_map(|line| line.strip_prefix(&wanted));
+        counts
+            .next()
+            .map_or(0, |count| count.parse().expect("a number"))
+    };
+    stats.map(count).sum()
+}
+
+#[test]
+fn counters_are_where_their_slots_are() {
+    let cluster = Cluster::start();
+    on_runtime(async {
+        // A replica knows the map too.
+        let replica = cluster.servers.iter().find(|server| {
+            let role = server.ask(&["ROLE"]);
+            role.starts_with("slave")
+        });
+        let url = url_of(&[replica.expect("a replica")]);
+        let (one, two) = (node(&url).await, node(&url).await);
+        let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 2));
+        for subject in SUBJECTS {
+            let only = set([charge(subject, &rule, 0, &limit)]);
+            let store = store_of(&one, subject);
+            assert!(store.slot(Fingerprint::new(subject)).is_some());
+            assert!(store.charge(&only).await.expect("an answer").admitted);
+            assert_eq!(part_of(&one, subject), part_of(&two, subject));
+        }
+        for (id, store) in parts(&two) {
+            let subjects: Vec<_> = SUBJECTS.filter(|s| part_of(&two, *s) == id).collect();
+            let sets: Vec<_> = subjects
+                .iter()
+                .map(|subject| set([charge(*subject, &rule, 0, &limit)]))
+                .collect();
+            let sets: Vec<_> = sets.iter().collect();
+            for outcome in store.charge_each(&sets).await {
+                let outcome = outcome.expect("an answer");
+                assert!(outcome.admitted && outcome.seen[0].was_there);
+            }
+            let others = SUBJECTS.filter(|subject| !subjects.contains(subject));
+            let none = others.map(|other| store.slot(Fingerprint::new(other)));
+            assert!(none.into_iter().all(|slot| slot.is_none()));
+        }
+        let each = primaries(&cluster)
+            .into_iter()
+            .map(|server| server.ask(&["KEYS", "tg:{*"]).lines().count());
+        let each: Vec<_> = each.collect();
+        assert_eq!(each.iter().sum::<usize>(), SUBJECTS.count(), "{each:?}");
+        assert!(each.iter().all(|count| *count > 0), "{each:?}");
+        assert_eq!(redirects(&cluster, "MOVED"), 0, "the map was right");
+        two_slots_are_refused(&one, &limit).await;
+        one_secret(&one, &two).await;
+    });
+}
+
+/// Keys of two slots in one step are our mistake; the server is not asked.
+async fn two_slots_are_refused(redis: &Redis, limit: &Limit) {
+    let rule = RuleName::new("api");
+    let id = part_of(redis, 1);
+    let mut near = SUBJECTS
+        .skip(1)
+        .filter(|subject| part_of(redis, *subject) == id);
+    let other = near.next().expect("another subject of the part");
+    let store = store_of(redis, 1);
+    let both = set([charge(1, &rule, 0, limit), charge(other, &rule, 0, limit)]);
+    for outcome in [
+        store.charge(&both).await,
+        store.peek(&both).await,
+        store.force(&both).await,
+        store.charge_each(&[&both]).await.remove(0),
+    ] {
+        assert!(matches!(outcome, Err(StoreError::Refused { .. })));
+    }
+    assert!(matches!(
+        store.reset(&both).await,
+        Err(StoreError::Refused { .. })
+    ));
+}
+
+/// Its key is on one primary, whoever is asked.
+async fn one_secret(one: &Redis, two: &Redis) {
+    let first = one.share_secret(None).await.expect("a secret");
+    let second = two.share_secret(None).await.expect("a secret");
+    assert_eq!(first.fingerprint_key(), second.fingerprint_key());
+    one.lock();
+    let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 2));
+    for (_, store) in parts(one) {
+        let only = set([charge(1, &rule, 0, &limit)]);
+        assert!(store.peek(&only).await.is_err(), "locked");
+    }
+    one.share_secret(None).await.expect("a secret");
+    one.unlock();
+    let only = set([charge(1, &rule, 0, &limit)]);
+    store_of(one, 1).peek(&only).await.expect("an answer");
+}
+
+#[test]
+fn each_primary_has_a_life_of_its_own() {
+    let cluster = Cluster::start();
+    let all: Vec<_> = cluster.servers.iter().collect();
+    on_runtime(async {
+        let (one, two) = (node(&url_of(&all)).await, node(&url_of(&all)).await);
+        for (id, store) in parts(&two) {
+            let other = one.part(id).expect("the same parts");
+            let seen = store.beat(beat(2)).await.expect("vitals");
+            let nodes: BTreeSet<_> = seen.beats.iter().map(|beat| beat.node.0).collect();
+            assert_eq!(nodes, BTreeSet::from([1, 2]));
+            let known = other.beat(beat(1)).await.expect("vitals").life;
+            assert_eq!((known, other.life()), (seen.life, Some(seen.life)));
+        }
+        let before = lives(&one).await;
+        assert_eq!(before.len(), 3);
+        assert_eq!(lives(&two).await, before);
+
+        let emptied = primaries(&cluster)[1];
+        assert_eq!(emptied.ask(&["FLUSHALL"]), "OK");
+        let after = lives(&one).await;
+        let changed: Vec<_> = before
+            .iter()
+            .filter(|(id, life)| after[*id] != **life)
+            .collect();
+        assert_eq!(changed.len(), 1, "only the emptied one");
+        assert_eq!(lives(&two).await, after, "and nodes agree");
+    });
+}
+
+/// So many that they are not used up before all slots have moved.
+const PLENTY: u64 = 1_000_000;
+/// So few that they are.
+const FEW: u64 = 200;
+
+/// A subject that is charged over and over, and what became of it.
+struct Subject {
+    id: u128,
+    rules: Vec<RuleName>,
+    limit: Limit,
+    calls: AtomicU64,
+    admitted: AtomicU64,
+    /// Not decided; it may have been charged all the same.
+    failed: AtomicU64,
+}
+
+impl Subject {
+    /// Every other one has records of two rules, which a script needs together.
+    fn new(number: usize, id: u128) -> Arc<Subject> {
+        let rules = ["api", "search"].into_iter().map(RuleName::new);
+        let count = if number % 4 < 2 { FEW } else { PLENTY };
+        Arc::new(Subject {
+            id,
+            rules: rules.take(1 + number % 2).collect(),
+            limit: limit(Algorithm::FixedWindow, count),
+            calls: AtomicU64::new(0),
+            admitted: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        })
+    }
+
+    fn set(&self) -> ChargeSet<'_> {
+        let rules = self.rules.iter();
+        set(rules.map(|rule| charge(self.id, rule, 0, &self.limit)))
+    }
+
+    /// Charges it once, where it is now.
+    async fn charge(&self, redis: &Redis) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let told = match store_of(redis, self.id).charge(&self.set()).await {
+            Ok(outcome) if outcome.admitted => &self.admitted,
+            Ok(_) => return,
+            Err(StoreError::Unavailable { .. }) => &self.failed,
+            Err(refused) => panic!("{refused:?}"),
+        };
+        told.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether it got what it is due: never more, and all of it.
+    async fn check(&self, redis: &Redis) {
+        let admitted = self.admitted.load(Ordering::Relaxed);
+        let failed = self.failed.load(Ordering::Relaxed);
+        let most = self.limit.capacity();
+        assert!(admitted <= most, "{admitted} of {most}");
+        let full = most == FEW;
+        assert_eq!(admitted + failed >= most, full, "{admitted} of {most}");
+        let store = store_of(redis, self.id);
+        for found in store.inspect(&self.set()).await.expect("an answer") {
+            let used = found.expect("a counter").used;
+            let told = admitted..=admitted + failed;
+            assert!(told.contains(&used), "{used} used, {told:?} told");
+        }
+    }
+}
+
+/// While a quarter of all slots moves, each of many subjects gets its limit, and nothing is lost.
+#[test]
+fn limits_are_exact_while_slots_move() {
+    let cluster = Arc::new(Cluster::start());
+    let url = url_of(&[&cluster.servers[0]]);
+    on_runtime(async {
+        let nodes = [node(&url).await, node(&url).await];
+        let before = lives(&nodes[0]).await;
+        let moving = (1..2_000).filter(|id| slot_of(&nodes[0], *id) < 4_096);
+        let subjects = moving.take(60).enumerate();
+        let subjects: Vec<_> = subjects.map(|(i, id)| Subject::new(i, id)).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut clients = tokio::task::JoinSet::new();
+        for (subject, node) in subjects
+            .iter()
+            .flat_map(|s| nodes.iter().map(move |n| (s, n)))
+        {
+            let (subject, node, stop) = (Arc::clone(subject), node.clone(), Arc::clone(&stop));
+            clients.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    subject.charge(&node).await;
+                    // Leaves the processor to those who move the slots.
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            });
+        }
+        let (surveyed, began) = (nodes[0].surveys(), Instant::now());
+        let moves = Arc::clone(&cluster);
+        let moved = tokio::task::spawn_blocking(move || moves.move_slots(4_096));
+        moved.await.expect("moved");
+        let (surveys, took) = (nodes[0].surveys() - surveyed, began.elapsed());
+        stop.store(true, Ordering::Relaxed);
+        clients.join_all().await;
+
+        let sum = |count: fn(&Subject) -> &AtomicU64| -> u64 {
+            let counts = subjects.iter().map(|s| count(s).load(Ordering::Relaxed));
+            counts.sum()
+        };
+        let (calls, failed) = (sum(|s| &s.calls), sum(|s| &s.failed));
+        println!("{calls} calls, {failed} failed, {surveys} surveys in {took:?}");
+        for kind in ["ASK", "MOVED"] {
+            let met = redirects(&cluster, kind);
+            assert!(met > 0, "no {kind}: nothing was charged while it moved");
+        }
+        assert!(failed * 100 <= calls, "{failed} of {calls} failed");
+        let most = took.as_millis() / 100 + 1;
+        assert!(u128::from(surveys) <= most, "{surveys} in {took:?}");
+        for subject in &subjects {
+            subject.check(&nodes[1]).await;
+        }
+        assert_eq!(lives(&nodes[0]).await, before, "nothing was lost");
+    });
+}
+
+/// What happens to a primary.
+#[derive(Clone, Copy, PartialEq)]
+enum Loss {
+    /// Its connections are reset.
+    Killed,
+    /// They stay, and nothing is answered.
+    Frozen,
+}
+
+fn a_replica_takes_over(loss: Loss) {
+    let mut cluster = Cluster::start();
+    for server in &cluster.servers {
+        // Else no primary answers until the replica has taken over.
+        let set = server.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        assert_eq!(set, "OK");
+    }
+    let url = url_of(&cluster.servers.iter().collect::<Vec<_>>());
+    on_runtime(async {
+        let redis = node(&url).await;
+        let (rule, limit) = (RuleName::new("api"), limit(Algorithm::FixedWindow, PLENTY));
+        let only = |subject| set([charge(subject, &rule, 0, &limit)]);
+        let before = parts(&redis);
+        let (_, port) = cluster.primaries()[0].clone();
+        let mut first = (1..2_000).filter(|subject| slot_of(&redis, *subject) < 5_000);
+        let lost = first.next().expect("a subject of the first primary");
+        let gone = part_of(&redis, lost);
+        let others: Vec<u128> = SUBJECTS.filter(|s| part_of(&redis, *s) != gone).collect();
+        store_of(&redis, lost)
+            .charge(&only(lost))
+            .await
+            .expect("an answer");
+        // Its primary answers before the replica has it.
+        let has = |server: &&Server| server.ask(&["KEYS", "tg:{*"]).contains("tg:{");
+        let copies = || cluster.servers.iter().filter(has).count();
+        wait("a copy", async || (copies() == 2).then_some(())).await;
+        let at = cluster
+            .servers
+            .iter()
+            .position(|server| server.port() == port);
+        let server = &mut cluster.servers[at.expect("a server")];
+        match loss {
+            Loss::Killed => server.kill(),
+            Loss::Frozen => server.freeze(),
+        }
+        let new = wait("a replica", async || {
+            for other in others.iter().take(3) {
+                let outcome = store_of(&redis, *other).charge(&only(*other)).await;
+                assert!(
+                    outcome.is_ok_and(|outcome| outcome.admitted),
+                    "a healthy part"
+                );
+            }
+            // Only asked: a frozen primary would be waited for.
+            let _ = tokio::time::timeout(
+                Duration::from_millis(20),
+                store_of(&redis, lost).peek(&only(lost)),
+            )
+            .await;
+            Some(part_of(&redis, lost)).filter(|part| *part != gone)
+        })
+        .await;
+        assert!(!before.contains_key(&new) && redis.part(gone).is_none());
+        assert_eq!(parts(&redis).len(), 3);
+        let outcome = wait("the new part", async || {
+            store_of(&redis, lost).charge(&only(lost)).await.ok()
+        })
+        .await;
+        assert!(outcome.admitted && outcome.seen[0].was_there, "replicated");
+        assert_eq!(before[&gone].slot(Fingerprint::new(lost)), None);
+        assert!(before[&gone].charge(&only(lost)).await.is_err());
+        if loss == Loss::Frozen {
+            cluster.servers[at.expect("a server")].thaw();
+            let seen = redis.surveys() + 3;
+            wait("surveys", async || {
+                let _ = store_of(&redis, lost).charge(&only(lost)).await;
+                (redis.surveys() >= seen).then_some(())
+            })
+            .await;
+            assert_eq!(
+                part_of(&redis, lost),
+                new,
+                "what was cut off is not believed"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_replica_takes_over_from_a_primary_that_died() {
+    a_replica_takes_over(Loss::Killed);
+}
+
+#[test]
+fn a_replica_takes_over_from_a_primary_that_hangs() {
+    a_replica_takes_over(Loss::Frozen);
+}
+
+#[test]
+fn the_documented_permissions_suffice_for_a_cluster() {
+    let cluster = Cluster::start();
+    let user = documented_user();
+    let user: Vec<&str> = user.iter().map(String::as_str).collect();
+    for server in &cluster.servers {
+        assert_eq!(server.ask(&user), "OK");
+    }
+    let at = cluster.servers[0].address();
+    on_runtime(async {
+        let redis = node(&format!("redis+cluster://tidegate:pa55@{at}")).await;
+        redis.share_secret(None).await.expect("a secret");
+        for subject in 1..20 {
+            every_verb(&store_of(&redis, subject), subject).await;
+        }
+        let told = format!("{redis:?} {:?}", store_of(&redis, 1));
+        assert!(!told.contains("pa55"), "{told}");
+    });
+}
+
+#[test]
+fn a_server_that_is_no_cluster_says_so() {
+    let server = Server::redis7();
+    on_runtime(async {
+        let redis = Redis::open(&RedisConfig::new(&url_of(&[&server]))).expect("an address");
+        let fault = wait("a fault", async || redis.last_fault()).await;
+        assert!(
+            fault.to_string().contains("write redis://HOST:PORT"),
+            "{fault}"
+        );
+        assert!(redis.ids().is_empty() && redis.part(part_of(&redis, 1)).is_none());
+        assert!(redis.share_secret(None).await.is_err());
+    });
+}

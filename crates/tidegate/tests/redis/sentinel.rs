@@ -1,0 +1,301 @@
+//! The primary that sentinels know of: it is followed wherever it goes, whatever happens to either.
+
+use std::time::Duration;
+
+use tidegate::stores::redis::{Action, RedisConfig, RedisStore};
+use tidegate_core::algorithms::{Algorithm, Limit};
+use tidegate_core::store::{Store, StoreError};
+use tidegate_core::subject::RuleName;
+use tidegate_parts::{Program, Sentinel, Sentinels, Server, WATCHED};
+
+use crate::fake_sentinel::{FakeSentinel, Says, url};
+use crate::{charge, direct, eventually, limit, on_runtime, script_calls, set, store};
+
+/// A rule with one counter of a thousand, and a store to count it in.
+struct Counter {
+    store: RedisStore,
+    rule: RuleName,
+    limit: Limit,
+}
+
+impl Counter {
+    fn of(store: RedisStore) -> Counter {
+        Counter {
+            store,
+            rule: RuleName::new("api"),
+            limit: limit(Algorithm::FixedWindow, 1_000),
+        }
+    }
+
+    /// Charges one; how many are left.
+    async fn charge(&self) -> Result<u64, StoreError> {
+        let one = set([charge(1, &self.rule, 0, &self.limit)]);
+        let outcome = self.store.charge(&one).await?;
+        Ok(outcome.readings[0].figures.remaining)
+    }
+
+    /// Charges until there is an answer; how many are left then.
+    async fn charge_at_last(&self) -> u64 {
+        let mut left = 0;
+        eventually("an answer", async || match self.charge().await {
+            Ok(found) => {
+                left = found;
+                true
+            }
+            Err(_) => false,
+        })
+        .await;
+        left
+    }
+
+    /// Every charge is answered, by the counter that stood at `left`.
+    async fn counts_on_from(&self, left: u64) {
+        for i in 1..=20 {
+            assert_eq!(self.charge().await.expect("an answer"), left - i);
+        }
+    }
+}
+
+/// The server that listens on `port`.
+fn on_port(sentinels: &Sentinels, port: u16) -> &Server {
+    let mut servers = sentinels.servers.iter();
+    servers.find(|s| s.port() == port).expect("a server")
+}
+
+async fn told_to_replicas(sentinels: &Sentinels) {
+    let primary = on_port(sentinels, sentinels.primary());
+    assert_eq!(primary.ask(&["WAIT", "1", "10000"]), "1");
+}
+
+#[test]
+fn a_failover_that_was_ordered_is_followed() {
+    let sentinels = Sentinels::start(1);
+    on_runtime(async {
+        let counter = Counter::of(store(&sentinels.url()).await);
+        counter.counts_on_from(1_000).await;
+        let before = sentinels.primary();
+        told_to_replicas(&sentinels).await;
+        sentinels.fail_over();
+        let (old, new) = (
+            on_port(&sentinels, before),
+            on_port(&sentinels, sentinels.primary()),
+        );
+        eventually("the new primary is asked", async || {
+            counter.charge().await.is_ok() && script_calls(new) > 0
+        })
+        .await;
+        // The old one stays a primary for seconds, until the sentinels make it a replica.
+        let (left, asked) = (counter.charge_at_last().await, script_calls(old));
+        counter.counts_on_from(left).await;
+        assert_eq!(script_calls(old), asked);
+    });
+}
+
+#[test]
+fn the_next_primary_is_found_when_one_is_killed() {
+    let mut sentinels = Sentinels::start(1);
+    on_runtime(async {
+        let counter = Counter::of(store(&sentinels.url()).await);
+        counter.counts_on_from(1_000).await;
+        told_to_replicas(&sentinels).await;
+        sentinels.servers[0].kill();
+        // Nothing is admitted twice meanwhile: what was counted is still counted.
+        let left = counter.charge_at_last().await;
+        assert_eq!(left, 979);
+        counter.counts_on_from(left).await;
+    });
+}
+
+/// A primary that stood still was replaced, and does not know it when it goes on: it still calls itself
+/// a primary, and connections to it still stand.
+#[test]
+fn a_frozen_primary_is_never_counted_on_again() {
+    let sentinels = Sentinels::start(1);
+    on_runtime(async {
+        let counter = Counter::of(store(&sentinels.url()).await);
+        counter.counts_on_from(1_000).await;
+        told_to_replicas(&sentinels).await;
+        let old = &sentinels.servers[0];
+        old.freeze();
+        let mut left = counter.charge_at_last().await;
+        assert_eq!(left, 979);
+        old.thaw();
+        counter.counts_on_from(left).await;
+        // Nor by those who connect anew, however much it calls itself a primary.
+        let new = on_port(&sentinels, sentinels.primary());
+        for _ in 0..5 {
+            new.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+            let now = counter.charge_at_last().await;
+            assert!(now < left, "{now} of {left}");
+            left = now;
+        }
+    });
+}
+
+#[test]
+fn one_sentinel_is_enough_and_none_takes_nothing_away() {
+    let mut sentinels = Sentinels::start(1);
+    on_runtime(async {
+        let counter = Counter::of(store(&sentinels.url()).await);
+        let cut = |sentinels: &Sentinels| {
+            sentinels.servers[0].ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+        };
+        for dead in 0..2 {
+            sentinels.kill(dead);
+            cut(&sentinels);
+            let left = counter.charge_at_last().await;
+            counter.counts_on_from(left).await;
+        }
+        eventually("both connections stand", async || {
+            format!("{:?}", counter.store).contains("standing: 2")
+        })
+        .await;
+        sentinels.kill(2);
+        let left = counter.charge_at_last().await;
+        counter.counts_on_from(left).await;
+        // A connection that is lost now is not made anew: nobody knows where the primary is.
+        cut(&sentinels);
+        eventually("a fault of the sentinels", async || {
+            let _lost = counter.charge().await;
+            let fault = counter.store.last_fault();
+            fault.is_some_and(|fault| fault.to_string().starts_with("sentinel: "))
+        })
+        .await;
+        assert!(matches!(
+            counter.charge().await,
+            Err(StoreError::Unavailable { .. })
+        ));
+    });
+}
+
+#[test]
+fn a_name_that_no_sentinel_knows_is_told() {
+    let sentinels = Sentinels::start(0);
+    let url = sentinels.url().replace("/counters", "/other");
+    on_runtime(async {
+        let store = RedisStore::open(&RedisConfig::new(&url)).expect("an address");
+        eventually("told", async || {
+            let fault = store.last_fault();
+            fault.is_some_and(|fault| fault.to_string().starts_with("unknown primary"))
+        })
+        .await;
+    });
+}
+
+/// Three sentinels that all say the same.
+async fn fakes(says: Says) -> Vec<FakeSentinel> {
+    let mut fakes = Vec::new();
+    for _ in 0..3 {
+        fakes.push(FakeSentinel::start(says.clone()).await);
+    }
+    fakes
+}
+
+#[test]
+fn a_lying_sentinel_does_not_win_over_two_others() {
+    let (right, wrong) = (Server::redis7(), Server::redis7());
+    on_runtime(async {
+        let fakes = fakes(Says::Primary(right.port())).await;
+        fakes[0].say(Says::Primary(wrong.port()));
+        let counter = Counter::of(store(&url(&fakes)).await);
+        counter.counts_on_from(1_000).await;
+        // Neither by what it publishes nor to those who connect anew.
+        eventually("someone listens", async || {
+            fakes[0].publish(right.port(), wrong.port()) > 0
+        })
+        .await;
+        counter.counts_on_from(980).await;
+        right.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+        let left = counter.charge_at_last().await;
+        counter.counts_on_from(left).await;
+        assert_eq!(script_calls(&wrong), 0);
+
+        // Two that agree do win, with and without a hint: then it was the other one that was stale.
+        fakes[1].say(Says::Primary(wrong.port()));
+        eventually("the other server", async || {
+            counter.charge().await.is_ok_and(|left| left == 999)
+        })
+        .await;
+        counter.counts_on_from(999).await;
+    });
+}
+
+#[test]
+fn a_single_sentinel_is_believed() {
+    let server = Server::redis7();
+    on_runtime(async {
+        let only = FakeSentinel::start(Says::Primary(server.port())).await;
+        let by_name = url(&[only]).replace("127.0.0.1", "localhost");
+        let counter = Counter::of(store(&by_name).await);
+        counter.counts_on_from(1_000).await;
+    });
+}
+
+#[test]
+fn a_server_that_calls_itself_a_replica_is_not_counted_on() {
+    let primary = Server::redis7();
+    let of = primary.port().to_string();
+    let replica = Server::start(Program::Redis7, &["--replicaof", "127.0.0.1", &of]);
+    on_runtime(async {
+        let fakes = fakes(Says::Primary(replica.port())).await;
+        let store = RedisStore::open(&RedisConfig::new(&url(&fakes))).expect("an address");
+        eventually("told", async || {
+            let fault = store.last_fault();
+            fault.is_some_and(|fault| fault.code() == "no primary")
+        })
+        .await;
+        direct(&replica, &["REPLICAOF", "NO", "ONE"]);
+        let ready = tokio::time::timeout(Duration::from_secs(20), store.ready());
+        ready.await.expect("a primary now");
+    });
+}
+
+/// As `docs/redis.md` has it.
+#[test]
+fn the_documented_permissions_suffice_for_the_sentinels() {
+    let server = Server::redis7();
+    let sentinel = Sentinel::with(server.port(), 1, &[]);
+    let page = include_str!("../../../../docs/redis.md");
+    let mut lines = page.lines().map(str::trim);
+    let recipe = lines.find(|line| line.starts_with("ACL SETUSER tidegate-sentinel "));
+    let recipe = recipe.expect("a recipe").replace("PASSWORD", "pa55");
+    let words: Vec<&str> = recipe.split_whitespace().collect();
+    assert_eq!(sentinel.ask(&words), "OK");
+    sentinel.ask(&["ACL", "SETUSER", "default", "resetpass", ">other"]);
+    on_runtime(async {
+        let place = format!("127.0.0.1:{}/{WATCHED}", sentinel.port);
+        let login = "sentinel_user=tidegate-sentinel&sentinel_pass=pa55";
+        let counter = Counter::of(store(&format!("redis+sentinel://{place}?{login}")).await);
+        counter.counts_on_from(1_000).await;
+        let clients = sentinel.ask(&["-a", "other", "CLIENT", "LIST"]);
+        let mut ours = clients.lines().filter(|line| line.contains("tidegate"));
+        assert!(ours.any(|line| line.contains(" sub=1 ")), "{clients}");
+    });
+}
+
+#[test]
+fn no_password_is_told_whoever_refuses_it() {
+    let server = Server::start(Program::Redis7, &["--requirepass", "right"]);
+    on_runtime(async {
+        let refusing = Says::Error("WRONGPASS planted-s3cret is wrong".to_owned());
+        let [sentinels, open] = [
+            fakes(refusing).await,
+            fakes(Says::Primary(server.port())).await,
+        ];
+        for (fakes, begins) in [(sentinels, "sentinel: "), (open, "authentication failed")] {
+            let url = url(&fakes).replace("//", "//u:planted-s3cret@");
+            let url = format!("{url}?sentinel_user=s&sentinel_pass=planted-s3cret");
+            let config = RedisConfig::new(&url);
+            let store = RedisStore::open(&config).expect("an address");
+            eventually("refused", async || {
+                let fault = store.last_fault();
+                fault.is_some_and(|fault| fault.action() == Action::AskOperator)
+            })
+            .await;
+            let fault = store.last_fault().expect("a fault");
+            let told = format!("{fault} {fault:?} {store:?} {config:?}");
+            assert!(told.starts_with(begins), "{told}");
+            assert!(!told.contains("planted-s3cret"), "{told}");
+        }
+    });
+}

@@ -1,0 +1,86 @@
+//! Certificates for tests, from an authority that nobody else trusts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
+
+/// Signs certificates; all its files are gone when it is dropped.
+pub struct Authority {
+    folder: TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate and its key, each in a file.
+pub struct Certificate {
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+impl Authority {
+    /// A new one.
+    pub fn new() -> Authority {
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new([]).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "tests");
+        let own = params.self_signed(&key).expect("a certificate");
+        fs::write(folder.path().join("ca.pem"), own.pem()).expect("a file");
+        let issuer = Issuer::new(params, key);
+        Authority { folder, issuer }
+    }
+
+    /// Its own certificate, in a file.
+    pub fn file(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    /// A certificate for `names`, which are hosts or addresses.
+    pub fn sign(&self, names: &[&str]) -> Certificate {
+        let key = KeyPair::generate().expect("a key");
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let file = |kind: &str| {
+            let name = format!("{}.{kind}.pem", names.join("_"));
+            self.folder.path().join(name)
+        };
+        let signed = Certificate {
+            certificate: file("cert"),
+            key: file("key"),
+        };
+        let params = CertificateParams::new(names).expect("names");
+        let made = params.signed_by(&key, &self.issuer).expect("a certificate");
+        fs::write(&signed.certificate, made.pem()).expect("a file");
+        fs::write(&signed.key, key.serialize_pem()).expect("a file");
+        signed
+    }
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Authority::new()
+    }
+}
+
+impl Certificate {
+    /// What a server is started with to show this certificate on `port`, and to know others by
+    /// `authority`. Clients need a certificate of their own unless it is changed.
+    pub fn options(&self, port: u16, authority: &Authority) -> Vec<String> {
+        let text = |path: &Path| path.display().to_string();
+        [
+            "--tls-port",
+            &port.to_string(),
+            "--tls-cert-file",
+            &text(&self.certificate),
+            "--tls-key-file",
+            &text(&self.key),
+            "--tls-ca-cert-file",
+            &text(&authority.file()),
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+}
