@@ -192,7 +192,7 @@ fn set_room(server: &Server, bytes: &str) {
 
 #[test]
 fn on_a_full_disk_rules_do_as_they_say_and_it_is_told_once() {
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let text = rules("lenient", "") + &rule("strict", "on_store_failure: deny");
     std::fs::write(dir.path().join("rules.yaml"), text).unwrap();
     // The signal of a full quota would end the process before it sees the error.
@@ -202,7 +202,7 @@ fn on_a_full_disk_rules_do_as_they_say_and_it_is_told_once() {
         .arg("--rules")
         .arg(dir.path().join("rules.yaml"))
         .arg("--data")
-        .arg(dir.path().join("data"));
+        .arg(data.path());
     let server = Server::spawn(command, dir);
     let check = |rule: &str| -> Reply { server.post("/v1/check", &ask(rule)) };
     for rule in ["lenient", "strict"] {
@@ -230,15 +230,14 @@ fn on_a_full_disk_rules_do_as_they_say_and_it_is_told_once() {
     });
     assert_eq!(server.metric("tidegate_journal_failing"), 0);
     server.signal("KILL");
-    let data = server.dir.path().join("data");
-    let again = node(&rules("lenient", ""), &data);
+    let (_, lines) = server.wait_end();
+    let again = node(&rules("lenient", ""), data.path());
     let left = again.post("/v1/peek", &ask("lenient")).json()["remaining"].clone();
     assert_eq!(
         left,
         LIMIT - 11,
         "what memory decided was written afterwards"
     );
-    let (_, lines) = server.wait_end();
     let told = |text: &str| {
         let says = |line: &&Value| line.to_string().contains(text);
         lines.iter().filter(says).count()
