@@ -1,6 +1,7 @@
 //! A store that comes back empty or behind: how much of its limit anyone gets through it.
 
 use tidegate_core::store::OnStoreFailure;
+use tidegate_core::units::Nanos;
 use tidegate_sim::check::factor;
 use tidegate_sim::scenario::{Fault, Scenario, Way};
 use tidegate_sim::{Variant, world};
@@ -35,9 +36,15 @@ fn who_is_known_to_all_nodes_gets_the_limit_and_no_more() {
 /// The same where one of three parts goes and a replica takes over as a part of its own.
 #[test]
 fn who_is_in_a_part_that_is_taken_over_gets_no_more_either() {
-    let alone = |seed| Scenario {
-        ceiling: None,
-        ..Scenario::in_parts_with(seed, Fault::Failover)
+    // Soon, and with much that the replica has not heard of.
+    let alone = |seed| {
+        let scenario = Scenario::in_parts_with(seed, Fault::Failover);
+        Scenario {
+            ceiling: None,
+            clears: scenario.begins.plus(Nanos::from_millis(30)),
+            lag: Nanos::from_millis(400),
+            ..scenario
+        }
     };
     check("in parts", &factors(alone, Way::Spread, 40));
 }

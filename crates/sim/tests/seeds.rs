@@ -5,7 +5,7 @@ use tidegate_sim::scenario::Scenario;
 use tidegate_sim::{Variant, world};
 
 const SEEDS: u64 = 2_166;
-const SEEDS_IN_PARTS: u64 = 330;
+const SEEDS_IN_PARTS: u64 = 660;
 
 /// What is wrong with the runs of all seeds, or of the one that `variable` names; with an S at its end
 /// it says how many seeds.

@@ -144,11 +144,11 @@ impl Sentinels {
 
 impl Sentinel {
     fn start(primary: &Server) -> Sentinel {
-        Sentinel::with(primary.port(), 2, &[])
+        Sentinel::with(Program::Redis7, primary.port(), 2, &[])
     }
 
-    /// One that watches the primary on a port, for as many as `quorum`; `options` as on a command line.
-    pub fn with(primary: u16, quorum: u8, options: &[String]) -> Sentinel {
+    /// One that watches the primary on a port and needs `quorum` to vote; `options` as on a command line.
+    pub fn with(program: Program, primary: u16, quorum: u8, options: &[String]) -> Sentinel {
         let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
         let path = folder.path().join("sentinel.conf");
         let config = format!(
@@ -158,7 +158,7 @@ impl Sentinel {
              sentinel failover-timeout {WATCHED} 4000\n"
         );
         fs::write(&path, config).expect("a configuration");
-        let child = Command::new("redis-server")
+        let child = Command::new(program.path())
             .arg(path)
             .arg("--sentinel")
             .args(options)
@@ -167,7 +167,7 @@ impl Sentinel {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap_or_else(|error| panic!("no redis-server ({error}): run scripts/tools"));
+            .unwrap_or_else(|error| panic!("no {program:?} ({error}): run scripts/tools"));
         let sentinel = Sentinel {
             port,
             child,

@@ -34,7 +34,7 @@ impl Program {
         Program::Valkey9,
     ];
 
-    fn path(self) -> PathBuf {
+    pub(crate) fn path(self) -> PathBuf {
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
         match self {
             Program::Redis7 => PathBuf::from("redis-server"),

@@ -11,9 +11,9 @@ use crate::fleet::Fleet;
 use crate::history::{Answer, History, Record, now};
 use crate::http::{Client, ask};
 
-/// Later than this is failed. Many times what a decision may wait for its store, and far less than any
-/// fault here lasts: who waits for a broken store is found out.
-const IN_TIME: Duration = Duration::from_secs(1);
+/// Later than this is failed. Longer than a busy machine stalls, and far shorter than an outage lasts: who
+/// waits for a broken store is found out.
+const IN_TIME: Duration = Duration::from_secs(5);
 
 /// Connections for one rule on one node.
 const CONNECTIONS: u32 = 4;

@@ -34,11 +34,11 @@ pub(crate) struct Played {
 
 impl Scene {
     pub(crate) fn new() -> Scene {
-        Scene::with(&[])
+        Scene::with(&[], BUDGET)
     }
 
-    /// With options for the store.
-    pub(crate) fn with(options: &[&str]) -> Scene {
+    /// With options for the store, and nodes that wait so long for it.
+    pub(crate) fn with(options: &[&str], budget: Nanos) -> Scene {
         let store = Redis::start(Program::Redis7, options);
         let two_seconds = Nanos::from_secs(2);
         let window = Rate::window("window", 60, two_seconds);
@@ -46,7 +46,7 @@ impl Scene {
         let ledger = Rate::ledger();
         let line = Line::to(store.address());
         let rates = [window.clone(), bucket.clone(), ledger.clone()];
-        let fleet = Fleet::start(&rates, &line.url());
+        let fleet = Fleet::begin(&rates, &line.url(), budget, &[]);
         Scene {
             store,
             line,

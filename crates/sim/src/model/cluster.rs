@@ -1,6 +1,6 @@
 //! Several model stores among which counters are divided by slot, and what each node thinks of it.
 //!
-//! [`Cluster`] is the truth. A node has a [`Map`] of its own, which is read anew now and then and
+//! [`Cluster`] is the truth. A node has a map of its own, which is read anew now and then and
 //! corrected by whoever is asked for what it no longer has. [`Divided`] is one node's way to all of it.
 
 use std::collections::BTreeMap;

@@ -317,6 +317,18 @@ fn limits_are_exact_while_slots_move() {
                 }
             });
         }
+        for (node, number) in nodes.iter().zip(1..) {
+            let (node, stop, before) = (node.clone(), Arc::clone(&stop), before.clone());
+            clients.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    for (id, store) in parts(&node) {
+                        let told = store.beat(beat(number)).await;
+                        assert!(told.is_ok_and(|told| told.life == before[&id]), "no loss");
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            });
+        }
         let (surveyed, began) = (nodes[0].surveys(), Instant::now());
         let moves = Arc::clone(&cluster);
         let moved = tokio::task::spawn_blocking(move || moves.move_slots(4_096));
@@ -337,11 +349,89 @@ fn limits_are_exact_while_slots_move() {
         }
         assert!(failed * 100 <= calls, "{failed} of {calls} failed");
         let most = took.as_millis() / 100 + 1;
-        assert!(u128::from(surveys) <= most, "{surveys} in {took:?}");
+        assert!(u128::from(surveys) <= most, "{surveys} surveys, not {most}");
         for subject in &subjects {
             subject.check(&nodes[1]).await;
         }
         assert_eq!(lives(&nodes[0]).await, before, "nothing was lost");
+    });
+}
+
+/// A slot halfway between two primaries: what has not moved yet is charged where it was, what is new
+/// where it will be, and what is in both places waits. Afterwards one call is sent on, no more.
+#[test]
+fn a_slot_on_the_move_is_asked_for_where_its_keys_are() {
+    let cluster = Cluster::start();
+    let primaries = cluster.primaries();
+    let [(from, source), (to, target), ..] = primaries.as_slice() else {
+        panic!("not two primaries: {primaries:?}");
+    };
+    let at = |port: u16| cluster.servers.iter().find(|server| server.port() == port);
+    let (source, target) = (
+        at(*source).expect("a server"),
+        at(*target).expect("a server"),
+    );
+    on_runtime(async {
+        let redis = node(&url_of(&[source])).await;
+        let mut first = (1..2_000).filter(|subject| slot_of(&redis, *subject) < 5_000);
+        let subject = first.next().expect("a subject of the first primary");
+        let slot = slot_of(&redis, subject).to_string();
+        let (old, new) = (RuleName::new("old"), RuleName::new("new"));
+        let limit = limit(Algorithm::FixedWindow, PLENTY);
+        let of = |rule| set([charge(subject, rule, 0, &limit)]);
+        let both = set([&old, &new].map(|rule| charge(subject, rule, 0, &limit)));
+        let store = store_of(&redis, subject);
+        let was_there = async |rule| {
+            let outcome = store.charge(&of(rule)).await.expect("an answer");
+            outcome.seen[0].was_there
+        };
+        assert!(!was_there(&old).await);
+        let sets = |server: &Server, how: [&str; 2]| {
+            let set = server.ask(&["CLUSTER", "SETSLOT", &slot, how[0], how[1]]);
+            assert_eq!(set, "OK");
+        };
+        sets(target, ["IMPORTING", from]);
+        sets(source, ["MIGRATING", to]);
+
+        assert!(was_there(&old).await);
+        assert!(!was_there(&new).await && was_there(&new).await);
+        let (old_set, new_set) = (of(&old), of(&new));
+        for outcome in store.charge_each(&[&old_set, &new_set, &old_set]).await {
+            let outcome = outcome.expect("an answer");
+            assert!(outcome.admitted && outcome.seen[0].was_there);
+        }
+        let split = store.charge(&both).await;
+        assert!(matches!(split, Err(StoreError::Unavailable { .. })));
+        assert!(source.ask(&["KEYS", "tg:{*"]).ends_with("}:old"));
+        assert!(target.ask(&["KEYS", "tg:{*"]).ends_with("}:new"));
+        assert_eq!(redirects(&cluster, "MOVED"), 0);
+        assert_eq!(redirects(&cluster, "ASK"), 3);
+        assert_eq!(
+            redirects(&cluster, "TRYAGAIN"),
+            4,
+            "asked again three times"
+        );
+
+        let key = source.ask(&["KEYS", "tg:{*"]);
+        let port = target.port().to_string();
+        let moved = source.ask(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]);
+        assert_eq!(moved, "OK");
+        for (_, port) in [1, 0, 2].map(|i| &primaries[i]) {
+            sets(at(*port).expect("a server"), ["NODE", to]);
+        }
+        assert!(was_there(&old).await);
+        let here = Fingerprint::new(subject);
+        assert_eq!(store.slot(here), None, "the map is right at once");
+        for _ in 0..20 {
+            let store = store_of(&redis, subject);
+            let outcome = store.charge(&both).await.expect("an answer");
+            assert!(outcome.seen.iter().all(|seen| seen.was_there));
+        }
+        let met = redirects(&cluster, "MOVED");
+        assert!(met <= 1, "{met} calls were sent on");
+        let used = store_of(&redis, subject).inspect(&both).await;
+        let used: Vec<_> = used.expect("an answer").into_iter().flatten().collect();
+        assert_eq!((used[0].used, used[1].used), (2 + 2 + 1 + 20, 2 + 1 + 20));
     });
 }
 
@@ -389,6 +479,7 @@ fn a_replica_takes_over(loss: Loss) {
             Loss::Killed => server.kill(),
             Loss::Frozen => server.freeze(),
         }
+        let (surveyed, began) = (redis.surveys(), Instant::now());
         let new = wait("a replica", async || {
             for other in others.iter().take(3) {
                 let outcome = store_of(&redis, *other).charge(&only(*other)).await;
@@ -406,6 +497,12 @@ fn a_replica_takes_over(loss: Loss) {
             Some(part_of(&redis, lost)).filter(|part| *part != gone)
         })
         .await;
+        // Every call that failed told of a change.
+        let (surveys, most) = (
+            redis.surveys() - surveyed,
+            began.elapsed().as_millis() / 100 + 1,
+        );
+        assert!(u128::from(surveys) <= most, "{surveys} surveys, not {most}");
         assert!(!before.contains_key(&new) && redis.part(gone).is_none());
         assert_eq!(parts(&redis).len(), 3);
         let outcome = wait("the new part", async || {

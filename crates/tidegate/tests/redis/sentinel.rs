@@ -251,26 +251,33 @@ fn a_server_that_calls_itself_a_replica_is_not_counted_on() {
 }
 
 /// As `docs/redis.md` has it.
-#[test]
-fn the_documented_permissions_suffice_for_the_sentinels() {
-    let server = Server::redis7();
-    let sentinel = Sentinel::with(server.port(), 1, &[]);
+fn documented_user() -> Vec<String> {
     let page = include_str!("../../../../docs/redis.md");
     let mut lines = page.lines().map(str::trim);
     let recipe = lines.find(|line| line.starts_with("ACL SETUSER tidegate-sentinel "));
-    let recipe = recipe.expect("a recipe").replace("PASSWORD", "pa55");
-    let words: Vec<&str> = recipe.split_whitespace().collect();
-    assert_eq!(sentinel.ask(&words), "OK");
-    sentinel.ask(&["ACL", "SETUSER", "default", "resetpass", ">other"]);
-    on_runtime(async {
-        let place = format!("127.0.0.1:{}/{WATCHED}", sentinel.port);
-        let login = "sentinel_user=tidegate-sentinel&sentinel_pass=pa55";
-        let counter = Counter::of(store(&format!("redis+sentinel://{place}?{login}")).await);
-        counter.counts_on_from(1_000).await;
-        let clients = sentinel.ask(&["-a", "other", "CLIENT", "LIST"]);
-        let mut ours = clients.lines().filter(|line| line.contains("tidegate"));
-        assert!(ours.any(|line| line.contains(" sub=1 ")), "{clients}");
-    });
+    let words = recipe.expect("a recipe").split_whitespace();
+    words.map(|word| word.replace("PASSWORD", "pa55")).collect()
+}
+
+#[test]
+fn every_sentinel_can_be_asked_with_the_documented_permissions() {
+    for program in Program::ALL {
+        let server = Server::start(program, &[]);
+        let sentinel = Sentinel::with(program, server.port(), 1, &[]);
+        let user = documented_user();
+        let user: Vec<&str> = user.iter().map(String::as_str).collect();
+        assert_eq!(sentinel.ask(&user), "OK", "{program:?}");
+        sentinel.ask(&["ACL", "SETUSER", "default", "resetpass", ">other"]);
+        on_runtime(async {
+            let place = format!("127.0.0.1:{}/{WATCHED}", sentinel.port);
+            let login = "sentinel_user=tidegate-sentinel&sentinel_pass=pa55";
+            let counter = Counter::of(store(&format!("redis+sentinel://{place}?{login}")).await);
+            counter.counts_on_from(1_000).await;
+            let clients = sentinel.ask(&["-a", "other", "CLIENT", "LIST"]);
+            let mut ours = clients.lines().filter(|line| line.contains("tidegate"));
+            assert!(ours.any(|line| line.contains(" sub=1 ")), "{clients}");
+        });
+    }
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn sentinels_and_the_server_they_tell_of_are_both_reached_by_tls() {
     let shown = encrypted.authority.sign(&["127.0.0.1"]);
     let mut options = shown.options(port, &encrypted.authority);
     options.extend(["--tls-replication", "yes", "--tls-auth-clients", "no"].map(str::to_owned));
-    let _sentinel = Sentinel::with(encrypted.port, 1, &options);
+    let _sentinel = Sentinel::with(Program::Redis7, encrypted.port, 1, &options);
     on_runtime(async {
         let url = |authority: &Authority| {
             let ca = authority.file();

@@ -9,7 +9,7 @@ use tidegate_core::store::{PartId, Parts, Unacknowledged};
 use tidegate_core::subject::Fingerprint;
 
 use super::address::Address;
-use super::cluster::{Cluster, Route, slot_of_subject};
+use super::cluster::{Branch, Cluster, slot_of_subject};
 use super::fault::Fault;
 use super::gate::Gate;
 use super::link::{Errand, Link, RedisConfig};
@@ -163,11 +163,11 @@ impl Parts for Redis {
             Kind::One { store, .. } => (id == ONLY).then(|| store.clone()),
             Kind::Cluster(cluster) => {
                 let memo = Arc::clone(&cluster.seat(id)?.memo);
-                let route = Route {
+                let branch = Branch {
                     cluster: Arc::clone(cluster),
                     part: id,
                 };
-                Some(RedisStore::on(Way::Routed(route), memo))
+                Some(RedisStore::on(Way::Branch(branch), memo))
             }
         }
     }

@@ -12,7 +12,7 @@ use tidegate_core::store::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, Store
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
-use super::cluster::Route;
+use super::cluster::Branch;
 use super::fault::Fault;
 use super::link::{Call, Errand, Link};
 use super::redirect::Entry;
@@ -39,7 +39,7 @@ impl Probe for RedisStore {
         let began = std::time::Instant::now();
         let (answer, run) = match &self.way {
             Way::Straight(link) => sign.leave(link, NODES.to_vec(), drawn(), b"").await,
-            Way::Routed(route) => self.sign_in(route, &sign).await,
+            Way::Branch(branch) => self.sign_in(branch, &sign).await,
         };
         let waited = Nanos::from(began.elapsed());
         let value = answer.map_err(|fault| fault.into_store_error(scripts::BEAT.name, waited))?;
@@ -64,10 +64,10 @@ impl Probe for RedisStore {
 impl RedisStore {
     /// Signs in at a primary of a cluster, in a slot that it serves and is not giving away: what another
     /// answered would tell of another life.
-    async fn sign_in(&self, route: &Route, sign: &Sign) -> (Result<Value, Fault>, u64) {
+    async fn sign_in(&self, branch: &Branch, sign: &Sign) -> (Result<Value, Fault>, u64) {
         let mut leaving = Vec::new();
         loop {
-            let Some(register) = route.register(&leaving) else {
+            let Some(register) = branch.register(&leaving) else {
                 return (Err(Fault::not_served()), 0);
             };
             let before = self.memo.signed_in.lock().clone();
@@ -83,7 +83,7 @@ impl RedisStore {
             match &answer {
                 Ok(_) => *self.memo.signed_in.lock() = Some((register.slot, key)),
                 Err(fault) => {
-                    route.heed(fault, &register.seat);
+                    branch.heed(fault, &register.seat);
                     leaving.push(register.slot);
                     if fault.redirect().is_some() && leaving.len() < MOST_TRIES {
                         continue;

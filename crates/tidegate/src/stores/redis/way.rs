@@ -7,7 +7,7 @@ use redis::Value;
 use tidegate_core::store::{Slot, Unacknowledged};
 use tidegate_core::subject::Fingerprint;
 
-use super::cluster::Route;
+use super::cluster::Branch;
 use super::durable::{Answered, Need};
 use super::fault::Fault;
 use super::link::{Call, Errand, Link};
@@ -19,7 +19,7 @@ pub(super) enum Way {
     /// To a server that has everything.
     Straight(Arc<Link>),
     /// To a primary of a cluster, and on to where it sends us.
-    Routed(Route),
+    Branch(Branch),
 }
 
 impl Way {
@@ -27,7 +27,7 @@ impl Way {
     pub(super) async fn call(&self, call: &Call<'_>) -> Result<Value, Fault> {
         match self {
             Way::Straight(link) => link.send(Errand::Script(call), Entry::Plain).await.0,
-            Way::Routed(route) => route.call(call).await,
+            Way::Branch(branch) => branch.call(call).await,
         }
     }
 
@@ -35,7 +35,7 @@ impl Way {
     pub(super) async fn call_each(&self, calls: &[Call<'_>]) -> Vec<Result<Value, Fault>> {
         match self {
             Way::Straight(link) => link.call_each(calls).await,
-            Way::Routed(route) => route.call_each(calls).await,
+            Way::Branch(branch) => branch.call_each(calls).await,
         }
     }
 
@@ -46,7 +46,7 @@ impl Way {
     pub(super) async fn call_safely(&self, calls: &[Call<'_>], need: Need) -> Answered {
         match self {
             Way::Straight(link) => link.call_safely(calls, need, Entry::Plain).await,
-            Way::Routed(route) => route.call_safely(calls, need).await,
+            Way::Branch(branch) => branch.call_safely(calls, need).await,
         }
     }
 
@@ -54,7 +54,7 @@ impl Way {
     pub(super) async fn ready(&self) {
         match self {
             Way::Straight(link) => link.ready().await,
-            Way::Routed(route) => route.ready().await,
+            Way::Branch(branch) => branch.ready().await,
         }
     }
 
@@ -62,7 +62,7 @@ impl Way {
     pub(super) fn last_fault(&self) -> Option<Fault> {
         match self {
             Way::Straight(link) => link.last_fault(),
-            Way::Routed(route) => route.cluster.seat(route.part)?.link.last_fault(),
+            Way::Branch(branch) => branch.cluster.seat(branch.part)?.link.last_fault(),
         }
     }
 
@@ -70,7 +70,7 @@ impl Way {
     pub(super) fn unacknowledged(&self) -> Option<Unacknowledged> {
         match self {
             Way::Straight(link) => link.safe.why(),
-            Way::Routed(route) => route.cluster.seat(route.part)?.link.safe.why(),
+            Way::Branch(branch) => branch.cluster.seat(branch.part)?.link.safe.why(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Way {
     pub(super) fn run(&self) -> Option<u64> {
         match self {
             Way::Straight(link) => link.run(),
-            Way::Routed(route) => route.cluster.seat(route.part)?.link.run(),
+            Way::Branch(branch) => branch.cluster.seat(branch.part)?.link.run(),
         }
     }
 
@@ -86,7 +86,7 @@ impl Way {
     pub(super) fn slot(&self, subject: Fingerprint) -> Option<Slot> {
         match self {
             Way::Straight(_) => Some(Slot(0)),
-            Way::Routed(route) => route.slot(subject),
+            Way::Branch(branch) => branch.slot(subject),
         }
     }
 }
@@ -96,7 +96,7 @@ impl fmt::Debug for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Way::Straight(link) => link.fmt(f),
-            Way::Routed(route) => route.part.fmt(f),
+            Way::Branch(branch) => branch.part.fmt(f),
         }
     }
 }

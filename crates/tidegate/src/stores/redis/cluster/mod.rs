@@ -5,8 +5,8 @@
 //! says that a slot has moved changes the map at once. Each primary is a part of its own, known by its
 //! name in the cluster: a replica that takes over is another part. Knows nothing of counters.
 
+mod branch;
 mod map;
-mod route;
 mod slots;
 mod survey;
 
@@ -18,7 +18,7 @@ use redis::{Cmd, Value};
 use tidegate_core::store::{PartId, Slot, Unacknowledged};
 use tokio::sync::Notify;
 
-pub(super) use self::route::Route;
+pub(super) use self::branch::Branch;
 pub(super) use self::slots::slot_of_subject;
 
 use self::map::{SlotMap, place_of};
@@ -74,20 +74,29 @@ impl Cluster {
         config: &RedisConfig,
         scripts: Arc<[Loaded]>,
     ) -> Arc<Cluster> {
-        let bell = Arc::<Notify>::default();
-        let cluster = Arc::new(Cluster {
+        let cluster = Arc::new(Cluster::unknown(seeds, access, config, scripts));
+        let bell = Arc::clone(&cluster.bell);
+        tokio::spawn(survey::keep(Arc::downgrade(&cluster), bell));
+        cluster
+    }
+
+    fn unknown(
+        seeds: Vec<Place>,
+        access: Access,
+        config: &RedisConfig,
+        scripts: Arc<[Loaded]>,
+    ) -> Cluster {
+        Cluster {
             view: ArcSwapOption::empty(),
             seeds,
             access,
             config: config.clone(),
             scripts,
             gate: Arc::new(Gate::new()),
-            bell: Arc::clone(&bell),
+            bell: Arc::default(),
             surveys: AtomicU64::new(0),
             last: ArcSwapOption::empty(),
-        });
-        tokio::spawn(survey::keep(Arc::downgrade(&cluster), bell));
-        cluster
+        }
     }
 
     pub(super) fn gate(&self) -> &Gate {
@@ -215,3 +224,6 @@ fn host(place: &Place) -> &str {
         Place::Socket(_) => "",
     }
 }
+
+#[cfg(test)]
+mod tests;

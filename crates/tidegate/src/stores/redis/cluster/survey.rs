@@ -75,7 +75,8 @@ impl Known {
     }
 }
 
-enum Found {
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Found {
     New,
     Same,
     Nothing,
@@ -115,7 +116,10 @@ impl Cluster {
             }
         }
         match best {
-            Some(told) if known.takes(told.epoch, Instant::now()) => self.adopt(told.map),
+            Some(told) if known.takes(told.epoch, Instant::now()) => {
+                self.last.store(None);
+                self.adopt(told.map)
+            }
             _ => Found::Nothing,
         }
     }
@@ -164,7 +168,7 @@ impl Cluster {
     }
 
     /// Takes a map: keeps the ways to whom it still has, makes those to whom it has now.
-    fn adopt(&self, map: SlotMap) -> Found {
+    pub(super) fn adopt(&self, map: SlotMap) -> Found {
         let view = self.view.load_full();
         if view.as_ref().is_some_and(|view| view.map == map) {
             return Found::Same;

@@ -23,7 +23,7 @@ const WAIT: Duration = Duration::from_millis(1);
 
 /// The way to one part of a cluster.
 #[derive(Clone)]
-pub(in crate::stores::redis) struct Route {
+pub(in crate::stores::redis) struct Branch {
     pub(in crate::stores::redis) cluster: Arc<Cluster>,
     pub(in crate::stores::redis) part: PartId,
 }
@@ -43,7 +43,7 @@ impl Register {
     }
 }
 
-impl Route {
+impl Branch {
     /// The slot of a subject, if its counters are in this part.
     pub(in crate::stores::redis) fn slot(&self, subject: Fingerprint) -> Option<Slot> {
         let slot = slot_of_subject(subject);
