@@ -19,7 +19,7 @@ use tidegate_parts::{Program, Server, free_port};
 use crate::{charge, direct, info, limit, on_runtime, set};
 
 /// No test is to fail because a machine is slow.
-const REPLICA: Terms = Terms {
+pub(crate) const REPLICA: Terms = Terms {
     durability: Durability::Replica,
     budget: Some(Nanos::from_secs(30)),
     ..Terms::USUAL
@@ -59,41 +59,44 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// A store whose replies may take as long as this machine needs.
-async fn store(url: &str) -> RedisStore {
-    let config = RedisConfig {
+pub(crate) fn patient(url: &str) -> RedisConfig {
+    RedisConfig {
         reply_timeout: Duration::from_secs(30),
         ..RedisConfig::new(url)
-    };
-    let store = RedisStore::open(&config).expect("an address");
+    }
+}
+
+async fn store(url: &str) -> RedisStore {
+    let store = RedisStore::open(&patient(url)).expect("an address");
     store.ready().await;
     store
 }
 
-struct Bill {
+pub(crate) struct Bill {
     rule: RuleName,
     limit: Limit,
 }
 
 impl Bill {
-    fn new(count: u64) -> Self {
+    pub(crate) fn new(count: u64) -> Self {
         Bill {
             rule: RuleName::new("bills"),
             limit: limit(Algorithm::FixedWindow, count),
         }
     }
 
-    fn set<'s>(&'s self, subject: u128, terms: &'s Terms) -> ChargeSet<'s> {
+    pub(crate) fn set<'s>(&'s self, subject: u128, terms: &'s Terms) -> ChargeSet<'s> {
         let charge = charge(subject, &self.rule, 0, &self.limit);
         set([Charge { terms, ..charge }])
     }
 
-    async fn used(&self, store: &RedisStore, subject: u128) -> u64 {
+    pub(crate) async fn used(&self, store: &RedisStore, subject: u128) -> u64 {
         let found = store.inspect(&self.set(subject, &REPLICA)).await;
         found.expect("an answer")[0].map_or(0, |found| found.used)
     }
 }
 
-fn why(answer: Result<impl std::fmt::Debug, StoreError>) -> String {
+pub(crate) fn why(answer: Result<impl std::fmt::Debug, StoreError>) -> String {
     let error = answer.expect_err("it is not safe");
     assert!(error.is_unacknowledged(), "{error:?}");
     std::error::Error::source(&error)

@@ -5,6 +5,7 @@
 mod cluster;
 mod concurrent;
 mod durable;
+mod durable_ways;
 mod fake;
 mod fake_sentinel;
 mod faults;
