@@ -10,7 +10,7 @@ use std::future::Future;
 
 use smallvec::SmallVec;
 
-use crate::algorithms::{Figures, Limit, State, Verdict};
+use crate::algorithms::{Figures, Limit, Precision, State, Verdict};
 use crate::subject::{Fingerprint, RuleName};
 use crate::units::{Cost, Nanos};
 
@@ -37,6 +37,90 @@ pub enum OnStoreFailure {
     Deny,
 }
 
+/// What a count is safe from before its decision is told.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Durability {
+    /// Nothing: the decision is told at once.
+    #[default]
+    None,
+    /// The loss of the server that keeps it: a replica has it too.
+    Replica,
+    /// The loss of both servers' memories: it is on the disk of the server and of a replica.
+    ReplicaAof,
+    /// A crash of this process or machine: it is on the disk here.
+    Disk,
+}
+
+impl Durability {
+    /// Every one, least first.
+    pub const ALL: [Durability; 4] = [
+        Durability::None,
+        Durability::Replica,
+        Durability::ReplicaAof,
+        Durability::Disk,
+    ];
+
+    /// As a rules file writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Durability::None => "none",
+            Durability::Replica => "replica",
+            Durability::ReplicaAof => "replica+aof",
+            Durability::Disk => "disk",
+        }
+    }
+
+    /// Whether a decision must wait until its count is safe.
+    pub const fn waits(self) -> bool {
+        !matches!(self, Durability::None)
+    }
+}
+
+/// What a store can keep counts safe from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Keeps {
+    /// Nothing: they are in the memory of this process.
+    Nothing,
+    /// A crash, by a journal on the disk here.
+    OnDisk,
+    /// The loss of a server, by its replicas.
+    OnReplicas,
+    /// Not known: the rules are read without a store.
+    Unknown,
+}
+
+/// What a store can do for the rules that are read for it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Abilities {
+    /// How it computes.
+    pub precision: Precision,
+    /// What it keeps counts safe from.
+    pub keeps: Keeps,
+}
+
+impl Abilities {
+    /// Counters in the memory of this process.
+    pub const MEMORY: Abilities = Abilities {
+        precision: Precision::Memory,
+        keeps: Keeps::Nothing,
+    };
+    /// The same with a journal on disk.
+    pub const JOURNAL: Abilities = Abilities {
+        precision: Precision::Memory,
+        keeps: Keeps::OnDisk,
+    };
+    /// Counters in Redis or Valkey.
+    pub const SCRIPTS: Abilities = Abilities {
+        precision: Precision::Script,
+        keeps: Keeps::OnReplicas,
+    };
+    /// No store yet: rules that are only looked at.
+    pub const UNKNOWN: Abilities = Abilities {
+        precision: Precision::Memory,
+        keeps: Keeps::Unknown,
+    };
+}
+
 /// What a rule asks of the store that keeps its counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Terms {
@@ -44,6 +128,8 @@ pub struct Terms {
     pub on_failure: OnStoreFailure,
     /// How long a decision may wait for the store, if not as long as usual.
     pub budget: Option<Nanos>,
+    /// What its counts must be safe from before a decision is told.
+    pub durability: Durability,
     /// How many attributes name a subject: of two, the one named by more is the narrower. Where a set
     /// cannot be charged in one step, the narrower is charged first.
     pub named_by: u8,
@@ -54,6 +140,7 @@ impl Terms {
     pub const USUAL: Terms = Terms {
         on_failure: OnStoreFailure::Local,
         budget: None,
+        durability: Durability::None,
         named_by: 0,
     };
 }
@@ -106,6 +193,13 @@ impl ChargeSet<'_> {
             }
         }
         quotas == 0 || quotas_left > 0
+    }
+
+    /// Whether any of its counts must be safe before the decision is told. A set is decided in one
+    /// step, so all of it waits then.
+    pub fn waits(&self) -> bool {
+        let waits = |charge: &Charge<'_>| charge.terms.durability.waits();
+        self.charges.iter().any(waits)
     }
 }
 
@@ -297,6 +391,22 @@ pub enum StoreError {
         /// What it said.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+/// Why a charge is not as safe as its rule asks, in words. The store answers and is well.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Unacknowledged(pub String);
+
+impl StoreError {
+    /// Whether the store itself is well, and only what makes a charge safe is missing. A breaker does
+    /// not count that: rules that ask for no safety go on.
+    pub fn is_unacknowledged(&self) -> bool {
+        match self {
+            StoreError::Unavailable { source, .. } => source.is::<Unacknowledged>(),
+            StoreError::Refused { .. } => false,
+        }
+    }
 }
 
 type Answer<T> = Result<T, StoreError>;

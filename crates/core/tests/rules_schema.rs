@@ -182,6 +182,7 @@ fn a_wrong_shape_is_seen_while_typing() {
         "rate_of_unknown_unit",
         "rate_missing",
         "name_with_spaces",
+        "unknown_durability",
         "not_yet_leased",
         "not_yet_soft",
         "version_missing",

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use tidegate::resilience::Tolerance;
+use tidegate_core::store::Abilities;
 use tidegate_core::units::Nanos;
 
 use crate::address::Address;
@@ -38,8 +39,9 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_REQUIRE_STORE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) require_store: Option<bool>,
 
-    /// Folder for what this node keeps over a restart: the list of nodes. Made if it is not there. One
-    /// for each node [default: none]
+    /// Folder for what this node keeps over a restart: with a store that nodes share, the list of them;
+    /// with counters in memory, those of rules with `durability: disk` and the secret they are named by.
+    /// Made if it is not there. One for each node [default: none]
     #[arg(long, env = "TIDEGATE_DATA", value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
@@ -176,6 +178,16 @@ pub(crate) struct Settings {
     pub(crate) max_connections: usize,
     pub(crate) max_connections_per_peer: usize,
     pub(crate) idle: Duration,
+}
+
+impl Settings {
+    /// What the store can do for rules.
+    pub(crate) fn abilities(&self) -> Abilities {
+        match (&self.store, &self.data) {
+            (StoreChoice::Memory, Some(_)) => Abilities::JOURNAL,
+            (store, _) => store.abilities(),
+        }
+    }
 }
 
 /// What the store needs to be of use.

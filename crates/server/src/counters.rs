@@ -1,23 +1,28 @@
 //! Where this process keeps its counters: in its own memory, or in a store that nodes share.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate::clock::SystemClock;
-use tidegate::observe::{MemoryFacts, SharedSeries, StoreFacts};
+use tidegate::observe::{JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
 use tidegate::resilience::{self, ClockNews, Event, Level, Resilient};
 use tidegate::runtime::TokioRuntime;
+use tidegate::stores::disk::{BadJournal, DiskStore, JournalNews};
 use tidegate::stores::memory::MemoryStore;
 use tidegate::stores::redis::{Fault, Redis, RedisConfig, SecretError};
 use tidegate::{Limiter, Secret};
+use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Seed,
-    Store, StoreError,
+    Store, StoreError, Unacknowledged,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
+
+use crate::data;
 
 /// How long a reply may take before it counts as lost: longer than any decision waits, so that a charge
 /// that is answered late can be given back.
@@ -38,6 +43,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// The counters.
 pub(crate) enum Counters {
     Memory(MemoryStore<SystemClock>),
+    Disk(DiskStore<SystemClock>),
     Shared(Shared),
 }
 
@@ -65,6 +71,21 @@ pub(crate) enum Unusable {
 impl Counters {
     pub(crate) fn in_memory(clock: SystemClock, cap: u64) -> Self {
         Counters::Memory(MemoryStore::with_cap(clock, cap))
+    }
+
+    /// Counters in memory that go on from the journal in `folder`, as `rules` have them.
+    pub(crate) fn on_disk(
+        clock: SystemClock,
+        cap: u64,
+        folder: &Path,
+        rules: &RuleSet,
+    ) -> Result<Self, BadJournal> {
+        let (memory, journal) = (MemoryStore::with_cap(clock, cap), data::journal(folder));
+        let limit = |of: tidegate::stores::disk::Remembered<'_>| data::limit_of(rules, of);
+        let (store, found) = DiskStore::open(&journal, memory, limit, Box::new(tell_journal))?;
+        let (counters, without_rule) = (found.counters, found.without_rule);
+        info!(counters, without_rule, "durable counts go on");
+        Ok(Counters::Disk(store))
     }
 
     /// Counters in the Redis or Valkey at `url`. Nothing is counted there before [`join`] has learnt the
@@ -106,8 +127,31 @@ impl Counters {
 
     /// Frees some of what has nothing left to tell.
     pub(crate) fn sweep(&self, tables: usize) {
-        if let Counters::Memory(store) = self {
+        if let Some(store) = self.memory() {
             store.sweep(tables);
+        }
+    }
+
+    /// Says once why durable charges are not acknowledged, and once that they are again. `told` is what
+    /// was said last.
+    pub(crate) fn tell_safety(&self, told: &mut Option<Unacknowledged>) {
+        let Counters::Shared(shared) = self else {
+            return;
+        };
+        let why = shared.bare.unacknowledged();
+        match (&why, &*told) {
+            (Some(why), None) => warn!("durable charges are not acknowledged: {why}; {LOCAL}"),
+            (None, Some(_)) => info!("durable charges are acknowledged again"),
+            _ => return,
+        }
+        *told = why;
+    }
+
+    fn memory(&self) -> Option<&MemoryStore<SystemClock>> {
+        match self {
+            Counters::Memory(store) => Some(store),
+            Counters::Disk(store) => Some(store.memory()),
+            Counters::Shared(_) => None,
         }
     }
 
@@ -117,19 +161,45 @@ impl Counters {
                 series: &shared.series,
                 clock: shared.store.store().clock_reading(),
             },
-            Counters::Memory(store) => {
-                let stats = store.stats();
+            Counters::Memory(store) => StoreFacts::Memory(memory_facts(store)),
+            Counters::Disk(store) => {
+                let stats = store.journal_stats();
+                let journal = JournalFacts {
+                    commits: stats.commits,
+                    written: stats.written,
+                    unkept: stats.unkept,
+                    failing: stats.failing,
+                };
                 StoreFacts::Memory(MemoryFacts {
-                    keys: stats.keys,
-                    bytes: stats.bytes,
-                    cap_bytes: stats.cap,
-                    overflowed: stats.overflow,
-                    swept: stats.swept,
-                    converted: stats.converted,
-                    clock_steps: stats.clock_steps,
+                    journal: Some(journal),
+                    ..memory_facts(store.memory())
                 })
             }
         }
+    }
+}
+
+fn memory_facts(store: &MemoryStore<SystemClock>) -> MemoryFacts {
+    let stats = store.stats();
+    MemoryFacts {
+        keys: stats.keys,
+        bytes: stats.bytes,
+        cap_bytes: stats.cap,
+        overflowed: stats.overflow,
+        swept: stats.swept,
+        converted: stats.converted,
+        clock_steps: stats.clock_steps,
+        journal: None,
+    }
+}
+
+/// Says once what changed.
+fn tell_journal(news: JournalNews) {
+    match news {
+        JournalNews::Fails(why) => error!(
+            "{why}; durable counts are in memory alone, and rules with `on_store_failure: deny` refuse"
+        ),
+        JournalNews::Works => info!("durable counts are on disk again, those of meanwhile too"),
     }
 }
 
@@ -237,7 +307,7 @@ pub(crate) fn why_not_met(limiter: &Limiter<Counters>) -> String {
 pub(crate) fn roster(limiter: &Limiter<Counters>) -> Vec<NodeId> {
     match limiter.store() {
         Counters::Shared(shared) => shared.store.store().roster(),
-        Counters::Memory(_) => Vec::new(),
+        Counters::Memory(_) | Counters::Disk(_) => Vec::new(),
     }
 }
 
@@ -274,6 +344,7 @@ macro_rules! either {
     ($self:ident, $store:ident => $answer:expr) => {
         match $self {
             Counters::Memory($store) => $answer.await,
+            Counters::Disk($store) => $answer.await,
             Counters::Shared(shared) => {
                 let $store = &shared.store;
                 $answer.await

@@ -1,4 +1,4 @@
-//! What this node keeps in `--data` over a restart, and when it is written.
+//! What a node that shares its store keeps in `--data` over a restart, and when it is written.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tidegate_core::store::NodeId;
 use tracing::warn;
 
 use crate::counters;
-use crate::roster::{NotKept, Roster, RosterFile, make_folder};
+use crate::roster::{NotKept, Roster, RosterFile};
 use crate::service::Service;
 
 /// How often to look whether the list of nodes is another. It is needed after the next start only.
@@ -23,7 +23,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Of `folder`, if there is one. A list that cannot be read counts as none.
+    /// Of `folder`, if there is one; it has been made. A list that cannot be read counts as none.
     pub(crate) fn open(folder: Option<&Path>) -> Result<Self, NotKept> {
         let file = folder.map(hold).transpose()?.flatten();
         let known = file.as_ref().and_then(|file| {
@@ -61,10 +61,6 @@ impl Kept {
 
 /// The roster of a folder, unless another process has it.
 fn hold(folder: &Path) -> Result<Option<RosterFile>, NotKept> {
-    make_folder(folder).map_err(|source| NotKept::System {
-        path: folder.to_owned(),
-        source,
-    })?;
     match RosterFile::hold(folder) {
         Err(taken @ NotKept::Taken(_)) => {
             warn!("{taken}; this node keeps nothing and counts as a new one");

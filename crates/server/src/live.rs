@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidegate::live::State;
 use tidegate::{Follower, News, Policy};
-use tidegate_core::algorithms::Precision;
 use tidegate_core::rules::SourceFile;
+use tidegate_core::store::Abilities;
 use tracing::{info, warn};
 
 use crate::service::Service;
@@ -38,10 +38,10 @@ struct Standing {
 }
 
 /// What to decide by at the start.
-pub(crate) fn policy(path: Option<&Path>, precision: Precision) -> Result<Policy, String> {
+pub(crate) fn policy(path: Option<&Path>, store: Abilities) -> Result<Policy, String> {
     match path {
-        None => Policy::parse_for(&[FILE], precision).map_err(|error| error.to_string()),
-        Some(path) => Policy::load_for(path, precision).map_err(|error| error.to_string()),
+        None => Policy::parse_for(&[FILE], store).map_err(|error| error.to_string()),
+        Some(path) => Policy::load_for(path, store).map_err(|error| error.to_string()),
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn the_built_in_rules_are_good_and_raise_no_warning() {
         assert_eq!(
-            tidegate_core::rules::lint(&policy(None, Precision::Memory).unwrap().rules),
+            tidegate_core::rules::lint(&policy(None, Abilities::MEMORY).unwrap().rules),
             []
         );
     }

@@ -4,6 +4,7 @@ mod address;
 mod cli;
 mod config;
 mod counters;
+mod data;
 mod doctor;
 mod drain;
 mod edges;

@@ -4,9 +4,8 @@
 //! as another node. Two processes of one folder would be one node that has two shares, so a lock lets
 //! only one of them have the file. Read once at the start and written beside the decisions.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use tidegate_core::store::NodeId;
@@ -45,11 +44,6 @@ pub(crate) enum NotKept {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a list of nodes; it is written anew")]
 pub(crate) struct Garbled;
-
-/// Makes the folder of a node if it is not there, for its owner alone.
-pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)
-}
 
 impl Roster {
     /// The list of `nodes` as `me` knows it.
@@ -145,15 +139,14 @@ mod tests {
     #[test]
     fn what_is_kept_is_read_again_and_one_process_has_it() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = dir.path().join("a/b");
-        make_folder(&folder).unwrap();
-        let file = RosterFile::hold(&folder).unwrap();
+        let folder = dir.path();
+        let file = RosterFile::hold(folder).unwrap();
         assert_eq!(file.read().unwrap(), None);
         file.write(&roster()).unwrap();
         assert_eq!(file.read().unwrap(), Some(roster()));
-        assert!(matches!(RosterFile::hold(&folder), Err(NotKept::Taken(_))));
+        assert!(matches!(RosterFile::hold(folder), Err(NotKept::Taken(_))));
         drop(file);
-        let again = RosterFile::hold(&folder).unwrap();
+        let again = RosterFile::hold(folder).unwrap();
         assert_eq!(again.read().unwrap().unwrap().me(), NodeId(2));
     }
 

@@ -1,7 +1,7 @@
 //! Which store `--store` names. What it says may hold a password, so nothing but its scheme is repeated.
 
 use serde::Deserialize;
-use tidegate_core::algorithms::Precision;
+use tidegate_core::store::Abilities;
 
 /// Where a store is. It may hold a password and is never printed.
 #[derive(Clone, Deserialize)]
@@ -59,11 +59,11 @@ impl StoreChoice {
         }
     }
 
-    /// How the store computes.
-    pub(crate) fn precision(&self) -> Precision {
+    /// What the store can do for rules.
+    pub(crate) fn abilities(&self) -> Abilities {
         match self {
-            StoreChoice::Memory => Precision::Memory,
-            StoreChoice::Redis(_) => Precision::Script,
+            StoreChoice::Memory => Abilities::MEMORY,
+            StoreChoice::Redis(_) => Abilities::SCRIPTS,
         }
     }
 }

@@ -11,7 +11,8 @@ use tidegate::rules::{SourceFile, parse};
 use tidegate::{Fate, Limiter, Policy, Request, Secret};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, ChargeSet, OnStoreFailure, Outcome, Refund, Refunded, Role, Source, Store, Terms,
+    Charge, ChargeSet, Durability, OnStoreFailure, Outcome, Refund, Refunded, Role, Source, Store,
+    Terms,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -149,6 +150,39 @@ fn a_rule_may_wait_longer() {
     let bench = Bench::new(terms, Settings::default());
     bench.weather(slow(4));
     assert_eq!(bench.charge(1).source, Source::Exact);
+}
+
+/// A set is answered as a whole: beside a durable rule one that does not say waits with it, but one that
+/// says so does not.
+#[test]
+fn a_set_waits_as_long_as_its_durable_rule_may() {
+    let waits = |durability, other: Option<Nanos>| {
+        let bench = Bench::new(
+            Terms {
+                budget: Some(MS(50)),
+                durability,
+                ..Terms::USUAL
+            },
+            Settings::default(),
+        );
+        bench.weather(slow(4));
+        let other = Terms {
+            budget: other,
+            ..Terms::USUAL
+        };
+        let mut set = bench.set(1);
+        let beside = Charge {
+            subject: Fingerprint::new(7),
+            terms: &other,
+            ..set.charges[0].clone()
+        };
+        set.charges.push(beside);
+        let outcome = bench.sim.block_on(bench.store.charge(&set));
+        outcome.expect("decisions do not fail").source
+    };
+    assert_eq!(waits(Durability::Replica, None), Source::Exact);
+    assert_eq!(waits(Durability::None, None), Source::Fallback);
+    assert_eq!(waits(Durability::Replica, Some(MS(6))), Source::Fallback);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use super::rule_reader::{Read, RuleReader};
 use super::set::RuleSet;
 use super::slots::{Report, Slots};
 use super::yaml::{Children, Document, Kind, Node};
-use crate::algorithms::Precision;
+use crate::store::Abilities;
 
 /// One file, read as YAML, and the fields at its top.
 struct File<'d> {
@@ -28,7 +28,7 @@ struct File<'d> {
     top: TopSlots<'d>,
 }
 
-pub(crate) fn compile(files: &[SourceFile<'_>], precision: Precision) -> Result<RuleSet, Faults> {
+pub(crate) fn compile(files: &[SourceFile<'_>], store: Abilities) -> Result<RuleSet, Faults> {
     let mut faults = Faults::default();
     let names: Vec<Arc<str>> = files.iter().map(|file| file.name.into()).collect();
     let documents = read_documents(files, &names, &mut faults);
@@ -38,7 +38,7 @@ pub(crate) fn compile(files: &[SourceFile<'_>], precision: Precision) -> Result<
     for file in &files {
         shared.take(&file.top, &mut report(&file.name, &mut faults));
     }
-    let set = compile_files(&files, shared, precision, &mut faults);
+    let set = compile_files(&files, shared, store, &mut faults);
     if faults.is_empty() {
         return Ok(set);
     }
@@ -100,7 +100,7 @@ fn read_tops<'d>(documents: &'d [(Arc<str>, Document<'_>)], faults: &mut Faults)
 fn compile_files(
     files: &[File<'_>],
     shared: Shared,
-    precision: Precision,
+    store: Abilities,
     faults: &mut Faults,
 ) -> RuleSet {
     let identity = shared
@@ -115,10 +115,10 @@ fn compile_files(
         rates: RatesReader {
             tiers: &tiers,
             calendar: &calendar,
-            precision,
             ipv6_prefix: identity.ipv6_prefix,
             known: FxHashMap::default(),
         },
+        store,
         matches: MatchReader::new(identity.ipv6_prefix),
         subjects: FxHashMap::default(),
         units: FxHashMap::default(),

@@ -5,14 +5,15 @@
 //! names matter.
 
 use super::calendar::Calendar;
-use super::choices::{algorithm, on_store_failure};
+use super::choices::{algorithm, choice, on_store_failure};
+use super::durability::DURABILITIES;
 use super::fault::{Place, shown};
 use super::net_text::parse_net;
 use super::set::Identity;
 use super::slots::{Report, Slots, slots};
 use super::yaml::{Kind, Node};
 use crate::algorithms::Algorithm;
-use crate::store::OnStoreFailure;
+use crate::store::{Durability, OnStoreFailure};
 
 slots!(
     /// The top level of a rules file.
@@ -37,6 +38,7 @@ slots!(IdentitySlots {
 slots!(DefaultSlots {
     algorithm: "algorithm",
     on_store_failure: "on_store_failure",
+    durability: "durability",
 });
 
 /// What the rules of one file have where they say nothing.
@@ -44,6 +46,7 @@ slots!(DefaultSlots {
 pub(crate) struct Defaults {
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) durability: Durability,
 }
 
 /// What holds for all files, with the place that said it.
@@ -115,6 +118,7 @@ pub(crate) fn defaults(node: Node<'_>, report: &mut Report<'_>) -> Defaults {
             .on_store_failure
             .and_then(|node| on_store_failure(node, report))
             .unwrap_or_default(),
+        durability: choice(&slots.durability, "durability", &DURABILITIES, report),
     }
 }
 

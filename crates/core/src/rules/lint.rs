@@ -9,6 +9,7 @@ use super::fault::{Place, Warning};
 use super::model::{By, IfMissing, Mode, Rates, Rule};
 use super::set::RuleSet;
 use crate::algorithms::{Algorithm, MOST_ENTRIES};
+use crate::units::Nanos;
 
 /// Everything in `set` that is allowed and probably not meant, in the order of the files.
 pub fn lint(set: &RuleSet) -> Vec<Warning> {
@@ -25,6 +26,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         client_chosen_subject(rule, guarded, &mut warn);
         invented_keys(rule, set, &mut warn);
         useless_fields(rule, &mut warn);
+        durable_for_seconds(rule, &mut warn);
     }
     reach::check(set, &mut warnings);
     let mut files: Vec<_> = set.rules().iter().map(|rule| &rule.place.file).collect();
@@ -187,6 +189,22 @@ fn useless_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
     }
     if rule.rates.len() == 1 && rule.rates[0].limits.is_empty() && rule.replaces.is_empty() {
         warn("is unlimited and replaces nothing, so that it has no effect; remove it".to_owned());
+    }
+}
+
+/// Who starts a process or promotes a replica takes about as long.
+const OUTLIVED: Nanos = Nanos::from_secs(10);
+
+fn durable_for_seconds(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let spans = all_rates(rule).flat_map(|rates| rates.limits.iter().map(|limit| limit.per()));
+    if let Some(longest) = spans.max().filter(|longest| *longest <= OUTLIVED)
+        && rule.terms.durability.waits()
+    {
+        warn(format!(
+            "has durability {}, but what it counts in {longest} is forgotten before a crash is \
+             over; remove it, or write a longer window",
+            rule.terms.durability.name()
+        ));
     }
 }
 

@@ -8,6 +8,7 @@ mod calendar;
 mod choices;
 mod compile;
 mod condition;
+mod durability;
 mod explain;
 mod fault;
 mod glob;
@@ -47,7 +48,7 @@ pub use yaml::MOST_BYTES;
 
 pub(crate) use subject::{Value, subject_text, value_of};
 
-use crate::algorithms::Precision;
+use crate::store::Abilities;
 
 /// A rules file: its name as faults show it, and its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,13 +64,14 @@ pub struct SourceFile<'a> {
 /// # Errors
 /// Everything that is wrong with any of them.
 pub fn parse(files: &[SourceFile<'_>]) -> Result<RuleSet, Faults> {
-    parse_for(files, Precision::Memory)
+    parse_for(files, Abilities::MEMORY)
 }
 
-/// The same for a store of another precision.
+/// The same for a store with other abilities.
 ///
 /// # Errors
-/// As [`parse`]; also a rate that this precision cannot compute exactly.
-pub fn parse_for(files: &[SourceFile<'_>], precision: Precision) -> Result<RuleSet, Faults> {
-    compile::compile(files, precision)
+/// As [`parse`]; also a rate that this store cannot compute exactly, and a durability that it cannot
+/// give.
+pub fn parse_for(files: &[SourceFile<'_>], store: Abilities) -> Result<RuleSet, Faults> {
+    compile::compile(files, store)
 }

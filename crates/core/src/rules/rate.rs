@@ -58,6 +58,7 @@ impl RateError {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Manner {
     pub(crate) algorithm: Algorithm,
+    pub(crate) precision: Precision,
     pub(crate) guard: Nanos,
     pub(crate) stagger: bool,
     pub(crate) max_delay: Option<Nanos>,
@@ -67,6 +68,7 @@ impl Manner {
     pub(crate) fn plain(algorithm: Algorithm) -> Self {
         Manner {
             algorithm,
+            precision: Precision::Memory,
             guard: Nanos::ZERO,
             stagger: false,
             max_delay: None,
@@ -140,17 +142,12 @@ impl Rate {
             return Err(RateError::new("rate `unlimited`", wrong));
         };
         let manner = Manner::plain(algorithm);
-        rate.compile(manner, &Calendar::utc(), Precision::Memory)
+        rate.compile(manner, &Calendar::utc())
     }
 }
 
 impl PerWindow {
-    pub(crate) fn compile(
-        &self,
-        manner: Manner,
-        calendar: &Calendar,
-        precision: Precision,
-    ) -> Result<Limit, RateError> {
+    pub(crate) fn compile(&self, manner: Manner, calendar: &Calendar) -> Result<Limit, RateError> {
         let spec = Spec {
             algorithm: manner.algorithm,
             count: self.count,
@@ -161,6 +158,7 @@ impl PerWindow {
             stagger: manner.stagger && matches!(self.window, Span::Time(_)),
             max_delay: manner.max_delay,
         };
+        let precision = manner.precision;
         Limit::compile(&spec, precision).map_err(|unfit| self.unfit(&spec, unfit, precision))
     }
 

@@ -12,7 +12,7 @@ use super::model::{By, Class, Rates};
 use super::rate::{Manner, PerWindow, Rate, parse_rate};
 use super::slots::{Report, nearest};
 use super::yaml::{Kind, Node};
-use crate::algorithms::{Algorithm, Limit, Precision};
+use crate::algorithms::{Algorithm, Limit};
 
 /// The most rates of one subject. A store record holds them all.
 const MOST_RATES: usize = 8;
@@ -42,7 +42,6 @@ pub(crate) struct Compiled {
 pub(crate) struct RatesReader<'d, 's> {
     pub(crate) tiers: &'s [Box<str>],
     pub(crate) calendar: &'s Calendar,
-    pub(crate) precision: Precision,
     pub(crate) ipv6_prefix: u8,
     /// Sets compiled so far. Files with many rules have few different rates.
     pub(crate) known: FxHashMap<SetKey<'d>, Arc<Rates>>,
@@ -252,7 +251,7 @@ impl<'d> RatesReader<'d, '_> {
     }
 
     fn limit(&self, rate: &PerWindow, manner: Manner) -> Result<Limit, String> {
-        let limit = rate.compile(manner, self.calendar, self.precision);
+        let limit = rate.compile(manner, self.calendar);
         let limit = limit.map_err(|wrong| wrong.to_string())?;
         if manner.algorithm == Algorithm::FixedWindow && manner.guard >= limit.per() {
             return Err(format!(

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use super::choices::{
     FLAGS, IF_MISSING, MODES, algorithm, choice, on_store_failure, span, unknown,
 };
+use super::durability;
 use super::fault::shown;
 use super::head::Defaults;
 use super::match_reader::{MatchReader, attribute_name};
@@ -15,8 +16,8 @@ use super::rate::Manner;
 use super::rates_reader::RatesReader;
 use super::slots::{Report, Slots, slots};
 use super::yaml::{Kind, Node};
-use crate::algorithms::Algorithm;
-use crate::store::Terms;
+use crate::algorithms::{Algorithm, Precision};
+use crate::store::{Abilities, Terms};
 use crate::subject::RuleName;
 
 slots!(
@@ -68,6 +69,7 @@ pub(crate) struct Read<'d> {
 pub(crate) struct RuleReader<'d, 's> {
     pub(crate) rates: RatesReader<'d, 's>,
     pub(crate) matches: MatchReader,
+    pub(crate) store: Abilities,
     pub(crate) subjects: FxHashMap<&'d str, Arc<By>>,
     pub(crate) units: FxHashMap<&'d str, Arc<str>>,
 }
@@ -114,7 +116,9 @@ impl<'d> RuleReader<'d, '_> {
             Some(own) => own?,
             None => usual_algorithm(defaults.algorithm, written.has_burst()),
         };
-        let manner = manner(&slots, algorithm, report);
+        let durability = durability::read(slots.durability, defaults, self.store, node, report);
+        let precision = durability::precision(durability, self.store);
+        let manner = manner(&slots, algorithm, precision, report);
         let compiled = self.rates.compile(written, manner, report);
         let place = report.place(node.line());
         let at = u32::try_from(read.rules.len()).ok()?;
@@ -133,7 +137,9 @@ impl<'d> RuleReader<'d, '_> {
                     .on_store_failure
                     .and_then(|node| on_store_failure(node, report))
                     .unwrap_or(defaults.on_store_failure),
-                budget: span(&slots.budget, "budget", report),
+                budget: span(&slots.budget, "budget", report)
+                    .or_else(|| durability::usual_budget(durability)),
+                durability,
                 named_by,
             },
             max_delay: manner.max_delay,
@@ -233,9 +239,8 @@ fn refuse_unready(slots: &RuleSlots<'_>, report: &mut Report<'_>) {
             report.fault(node.line(), message);
         }
     }
-    let choices: [(_, &str, &[&str]); 3] = [
+    let choices: [(_, &str, &[&str]); 2] = [
         (slots.counting, "counting", &["exact", "leased", "lenient"]),
-        (slots.durability, "durability", &["none", "disk", "store"]),
         (slots.count_denied, "count_denied", &["false", "true"]),
     ];
     for (node, field, known) in choices {
@@ -264,13 +269,19 @@ fn usual_algorithm(default: Option<Algorithm>, has_burst: bool) -> Algorithm {
 }
 
 /// The fields that only some algorithms know.
-fn manner(slots: &RuleSlots<'_>, algorithm: Algorithm, report: &mut Report<'_>) -> Manner {
+fn manner(
+    slots: &RuleSlots<'_>,
+    algorithm: Algorithm,
+    precision: Precision,
+    report: &mut Report<'_>,
+) -> Manner {
     let (fixed, queue) = (Algorithm::FixedWindow, Algorithm::LeakyQueue);
     let stagger = only(fixed, algorithm, "stagger", slots.stagger, report);
     let guard = only(fixed, algorithm, "guard", slots.guard, report);
     let max_delay = only(queue, algorithm, "max_delay", slots.max_delay, report);
     Manner {
         algorithm,
+        precision,
         stagger: choice(&stagger, "stagger", &FLAGS, report),
         guard: span(&guard, "guard", report).unwrap_or_default(),
         max_delay: span(&max_delay, "max_delay", report),

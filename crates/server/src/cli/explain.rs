@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate::clock::SystemClock;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Secret};
-use tidegate_core::algorithms::Precision;
+use tidegate_core::store::Abilities;
 
 use crate::edges::http::explain;
 use crate::edges::http::wire::{self, Asked};
@@ -14,7 +14,7 @@ use crate::live;
 use super::{Exit, ExplainArgs, Output, complain, say};
 
 pub(super) fn run(args: &ExplainArgs) -> Exit {
-    let policy = match live::policy(args.rules.as_deref(), Precision::Memory) {
+    let policy = match live::policy(args.rules.as_deref(), Abilities::UNKNOWN) {
         Ok(policy) => policy,
         Err(faults) => {
             complain(faults);

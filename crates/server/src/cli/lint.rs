@@ -5,13 +5,14 @@
 
 use tidegate::Policy;
 use tidegate_core::rules;
+use tidegate_core::store::Abilities;
 
 use super::{Exit, LintArgs, complain, say};
 
 pub(super) fn run(args: &LintArgs) -> Exit {
     let mut exit = Exit::Done;
     for path in &args.paths {
-        match Policy::load(path) {
+        match Policy::load_for(path, Abilities::UNKNOWN) {
             Ok(policy) => {
                 let warnings = rules::lint(&policy.rules);
                 for warning in &warnings {

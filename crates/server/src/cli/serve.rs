@@ -1,6 +1,7 @@
 //! `tidegate serve`: puts the parts together, runs them, and ends them.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use super::{Exit, ServeArgs, complain};
 use crate::address::Place;
 use crate::config::{Layer, Reset, Settings};
 use crate::counters::{Counters, exact, join, keep_secret, tell_fault, why_not_met};
+use crate::data;
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
 use crate::edges::admin::serve::Admin;
@@ -113,8 +115,11 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let system = |error: std::io::Error| Failure::System(error.to_string());
     let signals = Signals::listen().map_err(system)?;
     let (drain, idle) = Drain::new();
+    if let Some(folder) = &settings.data {
+        data::prepare(folder).map_err(Failure::Config)?;
+    }
     let own = own_secret(&settings)?;
-    let kept = Kept::open(settings.data.as_deref());
+    let kept = Kept::open(roster_folder(&settings));
     let kept = kept.map_err(|error| Failure::Config(format!("--data: {error}")))?;
     let service = Arc::new(service(&settings, own.as_ref(), &kept, &drain)?);
     join_soon(&service, own, settings.require_store).await?;
@@ -184,12 +189,22 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     Ok(end)
 }
 
-/// The secret this node was given, if any.
+/// The secret this node was given, or has in its folder, if any.
 fn own_secret(settings: &Settings) -> Result<Option<Secret>, Failure> {
-    let file = settings.secret_file.as_deref();
-    file.map(secret_file::read)
-        .transpose()
-        .map_err(Failure::Config)
+    let read = match (&settings.secret_file, &settings.data, &settings.store) {
+        (Some(file), ..) => secret_file::read(file).map(Some),
+        (None, Some(folder), StoreChoice::Memory) => data::secret(folder).map(Some),
+        _ => Ok(None),
+    };
+    read.map_err(Failure::Config)
+}
+
+/// Where the list of nodes is kept: counters in memory have one node only.
+fn roster_folder(settings: &Settings) -> Option<&Path> {
+    match settings.store {
+        StoreChoice::Memory => None,
+        StoreChoice::Redis(_) => settings.data.as_deref(),
+    }
 }
 
 /// Meets the other nodes at the store they share. The service starts without it if it must and may.
@@ -240,12 +255,19 @@ fn service(
         None => Secret::random().map_err(no_randomness)?,
         Some(own) => own.clone(),
     };
-    let precision = settings.store.precision();
-    let policy = live::policy(settings.rules.as_deref(), precision).map_err(Failure::Config)?;
+    let policy =
+        live::policy(settings.rules.as_deref(), settings.abilities()).map_err(Failure::Config)?;
     let clock = SystemClock::new();
     let metrics = Arc::new(Metrics::default());
     let store = match &settings.store {
-        StoreChoice::Memory => Counters::in_memory(clock, settings.memory_cap.0),
+        StoreChoice::Memory => match &settings.data {
+            None => Counters::in_memory(clock, settings.memory_cap.0),
+            Some(folder) => {
+                let cap = settings.memory_cap.0;
+                let opened = Counters::on_disk(clock, cap, folder, &policy.rules);
+                opened.map_err(|error| Failure::Config(error.to_string()))?
+            }
+        },
         StoreChoice::Redis(url) => {
             let own = resilience::Settings {
                 nodes: settings.nodes,
@@ -294,13 +316,17 @@ fn connections(settings: &Settings) -> usize {
         .min(usize::try_from(most).unwrap_or(usize::MAX))
 }
 
-/// Tells the counts of the log, and frees counters that have nothing left to tell.
+/// Tells the counts of the log and whether durable charges are safe, and frees counters that have
+/// nothing left to tell.
 async fn keep_house(service: Arc<Service>) {
     let mut tick = tokio::time::interval(SWEEP_EVERY);
+    let mut told = None;
     loop {
         tick.tick().await;
         service.settle_lines();
-        service.limiter.store().sweep(SWEEP_TABLES);
+        let store = service.limiter.store();
+        store.sweep(SWEEP_TABLES);
+        store.tell_safety(&mut told);
     }
 }
 

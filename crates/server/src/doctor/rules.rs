@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use tidegate_core::algorithms::Precision;
 use tidegate_core::rules::lint;
+use tidegate_core::store::Abilities;
 
 use super::finding::Finding;
 use crate::live;
@@ -11,7 +11,7 @@ use crate::live;
 /// One finding for each fault and each warning, or one that says all is well.
 pub(super) fn rules(path: &Path) -> Vec<Finding> {
     let check = "rules";
-    let policy = match live::policy(Some(path), Precision::Script) {
+    let policy = match live::policy(Some(path), Abilities::SCRIPTS) {
         Ok(policy) => policy,
         Err(faults) => {
             let each = faults.lines();

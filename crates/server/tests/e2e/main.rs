@@ -13,6 +13,7 @@ mod clock;
 mod concurrent;
 mod doctor;
 mod drain;
+mod durable;
 mod hostile;
 mod http;
 mod http2;

@@ -21,4 +21,4 @@ pub use histogram::Histogram;
 pub use lines::{Line, LineGate};
 pub use metrics::{Metrics, Reload};
 pub use series::{Counter, Gauge, Outcome, RuleSeries};
-pub use store::{MemoryFacts, SharedSeries, StoreFacts};
+pub use store::{JournalFacts, MemoryFacts, SharedSeries, StoreFacts};

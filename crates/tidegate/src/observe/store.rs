@@ -21,7 +21,12 @@ pub enum StoreFacts<'a> {
 impl StoreFacts<'_> {
     pub(super) fn expose(&self, page: &mut Exposition) {
         match self {
-            StoreFacts::Memory(facts) => expose_memory(page, facts),
+            StoreFacts::Memory(facts) => {
+                expose_memory(page, facts);
+                if let Some(journal) = &facts.journal {
+                    expose_journal(page, journal);
+                }
+            }
             StoreFacts::Shared { series, clock } => {
                 series.expose(page);
                 expose_clock(page, clock.as_ref());
@@ -47,6 +52,21 @@ pub struct MemoryFacts {
     pub converted: u64,
     /// Counters found ahead of the clock: it was set back.
     pub clock_steps: u64,
+    /// Of its journal on disk, if it has one.
+    pub journal: Option<JournalFacts>,
+}
+
+/// What the journal of durable counts says of itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct JournalFacts {
+    /// Writes that are on the disk.
+    pub commits: u64,
+    /// Counters in them.
+    pub written: u64,
+    /// Decisions whose counts could not be kept.
+    pub unkept: u64,
+    /// Whether the last attempt failed.
+    pub failing: bool,
 }
 
 /// How a node gets along with the store it shares.
@@ -196,5 +216,32 @@ fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {
         Kind::Counter,
         "Counters found ahead of the clock, which must have been set back.",
         store.clock_steps,
+    );
+}
+
+fn expose_journal(page: &mut Exposition, journal: &JournalFacts) {
+    page.single(
+        "tidegate_journal_failing",
+        Kind::Gauge,
+        "1 while durable counts cannot be written to the disk.",
+        u64::from(journal.failing),
+    );
+    page.single(
+        "tidegate_journal_commits_total",
+        Kind::Counter,
+        "Writes of durable counts, each of all that were waiting.",
+        journal.commits,
+    );
+    page.single(
+        "tidegate_journal_counters_total",
+        Kind::Counter,
+        "Counters in those writes.",
+        journal.written,
+    );
+    page.single(
+        "tidegate_journal_unkept_total",
+        Kind::Counter,
+        "Decisions whose counts were not on the disk in time.",
+        journal.unkept,
     );
 }

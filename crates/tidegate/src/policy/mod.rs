@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tidegate_core::algorithms::Precision;
 use tidegate_core::rules::{Faults, RuleSet, SourceFile, parse_for};
+use tidegate_core::store::Abilities;
 
 use crate::identity::keys::KeysError;
 use crate::identity::{Canon, KeyTable};
@@ -33,7 +33,7 @@ pub struct Policy {
     digest: [u8; 32],
     canon: Canon,
     /// What the rules were compiled for, and are compiled for when they change.
-    precision: Precision,
+    store: Abilities,
 }
 
 /// Why a policy cannot come into force.
@@ -60,7 +60,7 @@ impl Policy {
             rules,
             keys_path: None,
             digest: digest(&[]),
-            precision: Precision::Memory,
+            store: Abilities::MEMORY,
         }
         .with(None)
     }
@@ -70,19 +70,19 @@ impl Policy {
     /// # Errors
     /// Every fault of the texts at once.
     pub fn parse(files: &[SourceFile<'_>]) -> Result<Self, Faults> {
-        Self::parse_for(files, Precision::Memory)
+        Self::parse_for(files, Abilities::MEMORY)
     }
 
-    /// The same for a store that computes with `precision`.
+    /// The same for a store with these abilities.
     ///
     /// # Errors
     /// Every fault of the texts at once.
-    pub fn parse_for(files: &[SourceFile<'_>], precision: Precision) -> Result<Self, Faults> {
+    pub fn parse_for(files: &[SourceFile<'_>], store: Abilities) -> Result<Self, Faults> {
         let draft = Draft {
-            rules: parse_for(files, precision)?,
+            rules: parse_for(files, store)?,
             keys_path: None,
             digest: digest(files),
-            precision,
+            store,
         };
         Ok(draft.with(None))
     }
@@ -99,17 +99,17 @@ impl Policy {
     /// # Errors
     /// Every fault of the files at once.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
-        Self::load_for(path, Precision::Memory)
+        Self::load_for(path, Abilities::MEMORY)
     }
 
-    /// The same for a store that computes with `precision`.
+    /// The same for a store with these abilities.
     ///
     /// # Errors
     /// Every fault of the files at once.
-    pub fn load_for(path: &Path, precision: Precision) -> Result<Self, LoadError> {
+    pub fn load_for(path: &Path, store: Abilities) -> Result<Self, LoadError> {
         let snapshot = Target::rules(path).read()?;
         let texts = texts(&snapshot).map_err(LoadError::Read)?;
-        Draft::parse(path, &texts, precision)?.read_keys()
+        Draft::parse(path, &texts, store)?.read_keys()
     }
 
     /// The form in which addresses are counted.
@@ -129,25 +129,21 @@ struct Draft {
     rules: RuleSet,
     keys_path: Option<PathBuf>,
     digest: [u8; 32],
-    precision: Precision,
+    store: Abilities,
 }
 
 impl Draft {
-    fn parse(
-        path: &Path,
-        texts: &[(String, String)],
-        precision: Precision,
-    ) -> Result<Self, Faults> {
+    fn parse(path: &Path, texts: &[(String, String)], store: Abilities) -> Result<Self, Faults> {
         let files: Vec<SourceFile<'_>> = texts
             .iter()
             .map(|(name, text)| SourceFile { name, text })
             .collect();
-        let rules = parse_for(&files, precision)?;
+        let rules = parse_for(&files, store)?;
         Ok(Draft {
             keys_path: rules.keys_file().map(|keys| beside(path, keys)),
             digest: digest(&files),
             rules,
-            precision,
+            store,
         })
     }
 
@@ -171,7 +167,7 @@ impl Draft {
             keys,
             keys_path: self.keys_path,
             digest: self.digest,
-            precision: self.precision,
+            store: self.store,
         }
     }
 }

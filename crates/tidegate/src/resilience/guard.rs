@@ -18,7 +18,7 @@ use tidegate_core::units::Nanos;
 
 use super::breaker::{Breaker, Change};
 use super::bulkhead::{Bulkhead, Place};
-use super::deadline::within;
+use super::deadline::{budget_of, within};
 use super::event::{Event, Watcher};
 use super::owned::OwnedSet;
 use super::settings::Settings;
@@ -140,6 +140,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         let now = self.runtime.now();
         match &answer {
             Ok(_) => self.breaker.lock().succeeded(now),
+            Err(error) if error.is_unacknowledged() => self.breaker.lock().succeeded(now),
             Err(_) => {
                 let change = self.breaker.lock().failed(now);
                 self.tell(change);
@@ -149,20 +150,21 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     async fn call<T>(&self, call: impl Future<Output = Answer<T>> + Send) -> Answer<T> {
-        self.call_by(Nanos::MAX, call).await
+        self.call_by(Nanos::MAX, self.budget, call).await
     }
 
     async fn call_by<T>(
         &self,
         until: Nanos,
+        budget: Nanos,
         call: impl Future<Output = Answer<T>> + Send,
     ) -> Answer<T> {
         let _place = self.enter()?;
-        let budget = self.remains(until, self.budget)?;
-        let answer = within(&self.runtime, budget, pin!(call)).await;
+        let remains = self.remains(until, budget)?;
+        let answer = within(&self.runtime, remains, pin!(call)).await;
         match answer {
             Some(answer) => self.counted(answer),
-            None => self.late(budget, self.budget),
+            None => self.late(remains, budget),
         }
     }
 
@@ -199,18 +201,24 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
 
     /// What a charge would answer, as long as it is not `until` yet.
     pub(super) async fn peek_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.call_by(until, self.store()?.peek(set)).await
+        let peeking = self.store()?.peek(set);
+        self.call_by(until, self.budget, peeking).await
     }
 
     /// Charges a debt. No decision waits for it, so it has more time than those have: taken for lost,
-    /// it would be charged once more. To the breaker it is late all the same.
+    /// it would be charged once more. To the breaker it is late all the same, unless it was to be safe
+    /// elsewhere and took no longer than that may.
     pub(super) async fn charge_debt(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let _place = self.enter()?;
         let sent = self.runtime.now();
         let answer = within(&self.runtime, PATIENT, pin!(self.store()?.force(set))).await;
         let answer = answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT)));
         let waited = self.runtime.now().since(sent);
-        if waited <= self.budget {
+        let in_time = match set.waits() {
+            true => self.budget_of(&[set]).max(self.budget),
+            false => self.budget,
+        };
+        if waited <= in_time {
             return self.counted(answer);
         }
         let change = self.breaker.lock().failed(self.runtime.now());
@@ -219,10 +227,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     /// How long a decision may wait for the store.
-    pub(super) fn budget_of(&self, sets: &[&ChargeSet<'_>]) -> Nanos {
-        let charges = sets.iter().flat_map(|set| &set.charges);
-        let budgets = charges.map(|charge| charge.terms.budget.unwrap_or(self.budget));
-        budgets.min().unwrap_or(self.budget)
+    fn budget_of(&self, sets: &[&ChargeSet<'_>]) -> Nanos {
+        budget_of(sets, self.budget)
     }
 
     /// Charges sets that will be waited for even if nobody does any more.
@@ -340,7 +346,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        self.call(self.store()?.refund(refund)).await
+        let budget = self.budget_of(&[&refund.set]).max(self.budget);
+        let refunding = self.store()?.refund(refund);
+        self.call_by(Nanos::MAX, budget, refunding).await
     }
 
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
@@ -348,7 +356,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.call(self.store()?.force(set)).await
+        let budget = self.budget_of(&[set]).max(self.budget);
+        let forcing = self.store()?.force(set);
+        self.call_by(Nanos::MAX, budget, forcing).await
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {

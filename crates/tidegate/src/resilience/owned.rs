@@ -44,6 +44,11 @@ impl OwnedCharge {
         }
     }
 
+    /// Whether it must be safe elsewhere before it is told.
+    pub(super) fn waits(&self) -> bool {
+        self.terms.durability.waits()
+    }
+
     /// The same with another cost, that must be met.
     pub(super) fn owing(&self, cost: Cost) -> Charge<'_> {
         Charge {

@@ -4,6 +4,8 @@
 
 mod cluster;
 mod concurrent;
+mod durable;
+mod durable_ways;
 mod fake;
 mod fake_sentinel;
 mod faults;

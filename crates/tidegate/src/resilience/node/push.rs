@@ -105,7 +105,15 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     async fn push(self: &Arc<Self>, counters: &[u128]) -> bool {
         let now = self.store_time();
         let begin = |counter: &u128| self.memory.local.owed.begin(*counter, now);
-        let due: Vec<Due> = counters.iter().filter_map(begin).collect();
+        let due = counters.iter().filter_map(begin);
+        // What must be safe elsewhere may have to wait for that; the rest is not to wait with it.
+        let (safe, plain): (Vec<Due>, Vec<Due>) = due.partition(|due| due.charge.waits());
+        let pushed = self.push_together(&plain).await;
+        self.push_together(&safe).await;
+        pushed
+    }
+
+    async fn push_together(self: &Arc<Self>, due: &[Due]) -> bool {
         if due.is_empty() {
             return true; // time has settled it
         }
@@ -116,7 +124,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         let answer = self.guard.charge_debt(&set).await;
         let charged = answer.is_ok_and(|outcome| self.believes(&set, &outcome, sent));
         let now = self.store_time();
-        for due in &due {
+        for due in due {
             match charged {
                 true => self.memory.local.owed.done(due.counter, now),
                 false => self.memory.local.owed.failed(due.counter, now),

@@ -10,6 +10,7 @@ use tidegate_core::units::Nanos;
 use super::groups::{Group, Places, Steps, by_place};
 use super::tally::Tally;
 use super::{Inner, Place};
+use crate::resilience::deadline::budget_of;
 use crate::resilience::join::join_all;
 use crate::runtime::Runtime;
 
@@ -71,9 +72,8 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
 
     /// When a decision must have been made.
     fn until(&self, set: &ChargeSet<'_>) -> Nanos {
-        let usual = self.settings.budget;
-        let budgets = set.charges.iter().map(|c| c.terms.budget.unwrap_or(usual));
-        self.runtime.now().plus(budgets.min().unwrap_or(usual))
+        let budget = budget_of(&[set], self.settings.budget);
+        self.runtime.now().plus(budget)
     }
 }
 

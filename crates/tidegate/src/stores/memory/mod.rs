@@ -6,7 +6,7 @@
 //! found under other parameters than it was made with is converted.
 //!
 //! From the outside in: `port` fills the store trait; `one` decides a single charge, `several` a set,
-//! `verbs` and `holds` the rest, on the copies that `books` opens under `locks`; `accounts` knows how
+//! `verbs`, `holds` and `kept` the rest, on the copies that `books` opens under `locks`; `accounts` knows how
 //! to read, convert and write a counter; `upkeep` sweeps and counts. `shard` finds counters under one lock, `table` and `rebuild` keep them in order,
 //! `annex` keeps what does not fit an entry of a `block`, `budget` counts the bytes. `overflow` is for
 //! subjects that find no room.
@@ -20,6 +20,8 @@ mod block;
 mod books;
 mod budget;
 mod holds;
+#[cfg(feature = "disk")]
+mod kept;
 mod key;
 mod locks;
 mod one;

@@ -100,7 +100,13 @@ impl<C> MemoryStore<C> {
         None
     }
 
-    fn give_back(&self, locks: &mut Locks<'_>, charge: &Charge<'_>, charged: Nanos, at: Present) {
+    pub(super) fn give_back(
+        &self,
+        locks: &mut Locks<'_>,
+        charge: &Charge<'_>,
+        charged: Nanos,
+        at: Present,
+    ) {
         let key = Key::of(charge.counter());
         let shard = locks.own(key);
         let Some(place) = shard.find(key) else {

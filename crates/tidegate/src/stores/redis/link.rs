@@ -13,6 +13,7 @@ use std::time::Duration;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisResult, Value};
 use tokio::task::JoinHandle;
 
+use super::durable::SafeLanes;
 use super::fault::{Action, Fault};
 use super::gate::Gate;
 use super::lane::{Lane, Live, keep};
@@ -90,6 +91,8 @@ pub(super) struct Link {
     reign: Arc<Reign>,
     next: AtomicUsize,
     scripts: Arc<[Loaded]>,
+    /// For charges that must be safe elsewhere.
+    pub(super) safe: SafeLanes,
     gate: Arc<Gate>,
 }
 
@@ -113,6 +116,7 @@ impl Link {
         let lanes: Vec<Arc<Lane>> = (0..config.connections.clamp(1, 4)).map(lane).collect();
         let keeper = |lane: &Arc<Lane>| tokio::spawn(keep(Arc::clone(lane)));
         Ok(Link {
+            safe: SafeLanes::new(|| lane(0), gate, config.reply_timeout),
             keepers: lanes.iter().map(keeper).chain(route.lookout()).collect(),
             lanes,
             reign,
@@ -251,7 +255,7 @@ impl Link {
         Err(Fault::not_connected(last.as_deref()))
     }
 
-    fn by_hash(&self, call: &Call<'_>, read_only: bool) -> Cmd {
+    pub(super) fn by_hash(&self, call: &Call<'_>, read_only: bool) -> Cmd {
         let verb = match read_only && call.script == scripts::READ {
             true => "EVALSHA_RO",
             false => "EVALSHA",
@@ -260,7 +264,7 @@ impl Link {
         with_arguments(verb, loaded.map_or("", |loaded| &loaded.hash), call)
     }
 
-    fn by_text(&self, call: &Call<'_>, read_only: bool) -> Cmd {
+    pub(super) fn by_text(&self, call: &Call<'_>, read_only: bool) -> Cmd {
         let verb = match read_only && call.script == scripts::READ {
             true => "EVAL_RO",
             false => "EVAL",

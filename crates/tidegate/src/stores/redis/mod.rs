@@ -24,6 +24,7 @@ mod books;
 mod claims;
 mod cluster;
 mod console;
+mod durable;
 mod fault;
 mod gate;
 mod lane;
@@ -35,7 +36,6 @@ mod parts;
 mod plan;
 mod port;
 mod probe;
-mod record;
 mod redirect;
 mod reign;
 mod reply;
@@ -49,8 +49,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_core::store::{Charge, StoreError};
+use tidegate_core::store::{Charge, StoreError, Unacknowledged};
 use tidegate_core::units::Nanos;
+
+use super::record;
 
 pub use self::console::{Console, Said, ScriptText, SignedIn};
 pub use self::fault::{Action, Denied, Fault};
@@ -58,6 +60,7 @@ pub use self::link::RedisConfig;
 pub use self::parts::Redis;
 pub use self::secret::{SecretError, SecretKept};
 
+use self::durable::{Need, Safe};
 use self::link::Call;
 use self::memo::Memo;
 use self::plan::{Manner, Plan};
@@ -92,6 +95,11 @@ impl RedisStore {
         self.way.last_fault()
     }
 
+    /// Why durable charges are not acknowledged at present.
+    pub fn unacknowledged(&self) -> Option<Unacknowledged> {
+        self.way.unacknowledged()
+    }
+
     /// Waits until the server can be asked. For start-up and tests: no verb waits for that.
     pub async fn ready(&self) {
         self.way.ready().await;
@@ -112,13 +120,15 @@ impl RedisStore {
         after: &[&[u8]],
         read: impl Fn(&Plan, Reply) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut tries = 0;
+        let (mut tries, need) = (0, Need::of(script, charges));
         loop {
             let plan = Plan::new(charges, manner, self.about_now());
             let plan = plan.map_err(|error| refused(script, error))?;
-            let reply = self.ask(script, &plan, before, after).await?;
+            let began = Instant::now();
+            let (reply, safe) = self.ask(script, &plan, before, after, need).await?;
             tries += 1;
             if !reply.is_only_time() || tries == 3 {
+                durable::confirm(&reply, &safe, began)?;
                 return read(&plan, reply);
             }
         }
@@ -130,7 +140,8 @@ impl RedisStore {
         plan: &Plan,
         before: &[Vec<u8>],
         after: &[&[u8]],
-    ) -> Result<Reply, StoreError> {
+        need: Option<Need>,
+    ) -> Result<(Reply, Safe), StoreError> {
         let keys: Vec<Vec<u8>>;
         let call = Call {
             script,
@@ -144,8 +155,17 @@ impl RedisStore {
             arguments: plan.arguments(after),
         };
         let began = Instant::now();
-        let answer = self.way.call(&call).await;
-        self.reply(script, answer, began)
+        let (answer, safe) = match need {
+            None => (self.way.call(&call).await, Ok(())),
+            Some(need) => {
+                let sent = self.way.call_safely(&[call], need).await;
+                let waited = Nanos::from(began.elapsed());
+                let (mut answers, safe) = sent.map_err(|why| durable::unsafe_after(why, waited))?;
+                let answer = answers.pop().unwrap_or(Err(Fault::not_connected(None)));
+                (answer, safe)
+            }
+        };
+        Ok((self.reply(script, answer, began)?, safe))
     }
 
     fn reply(

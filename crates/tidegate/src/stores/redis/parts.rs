@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use redis::{Cmd, Value};
-use tidegate_core::store::{PartId, Parts};
+use tidegate_core::store::{PartId, Parts, Unacknowledged};
 use tidegate_core::subject::Fingerprint;
 
 use super::address::Address;
@@ -113,6 +113,14 @@ impl Redis {
         match &self.0 {
             Kind::One { link, .. } => link.last_fault(),
             Kind::Cluster(cluster) => cluster.last_fault(),
+        }
+    }
+
+    /// Why durable charges are not acknowledged at present, by one server or another.
+    pub fn unacknowledged(&self) -> Option<Unacknowledged> {
+        match &self.0 {
+            Kind::One { link, .. } => link.safe.why(),
+            Kind::Cluster(cluster) => cluster.unacknowledged(),
         }
     }
 

@@ -6,11 +6,12 @@ use std::time::Instant;
 use redis::Value;
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError,
+    StoreError, Unacknowledged,
 };
 use tidegate_core::units::{Cost, Nanos};
 
 use super::books::{Books, Intent};
+use super::durable::{self, Need};
 use super::link::Call;
 use super::plan::{Manner, Plan, key, text};
 use super::record;
@@ -57,12 +58,22 @@ impl Store for RedisStore {
             });
         }
         let began = Instant::now();
-        let answers = self.way.call_each(&calls).await;
+        let (answers, safe) = match Need::of_each(script, sets) {
+            None => (self.way.call_each(&calls).await, Ok(())),
+            Some(need) => match self.way.call_safely(&calls, need).await {
+                Ok(sent) => sent,
+                Err(why) => return self.charge_others(sets, &why, began).await,
+            },
+        };
         let mut outcomes = Vec::with_capacity(sets.len());
         for ((set, plan), answer) in sets.iter().zip(&plans).zip(answers) {
             outcomes.push(match self.reply(script, answer, began) {
                 Ok(reply) if reply.is_only_time() => self.charge(set).await,
-                Ok(reply) => decided(set, plan, &reply, Intent::Charge),
+                Ok(reply) => match set.waits() {
+                    true => durable::confirm(&reply, &safe, began),
+                    false => Ok(()),
+                }
+                .and_then(|()| decided(set, plan, &reply, Intent::Charge)),
                 Err(error) => Err(error),
             });
         }
@@ -175,6 +186,24 @@ impl Store for RedisStore {
 }
 
 impl RedisStore {
+    /// Charges the sets of a list that need not be safe; `why` the others cannot be.
+    async fn charge_others(
+        &self,
+        sets: &[&ChargeSet<'_>],
+        why: &Unacknowledged,
+        began: Instant,
+    ) -> Vec<Answer<Outcome>> {
+        let mut outcomes = Vec::with_capacity(sets.len());
+        for set in sets {
+            let waited = Nanos::from(began.elapsed());
+            outcomes.push(match set.waits() {
+                true => Err(durable::unsafe_after(why.clone(), waited)),
+                false => self.charge(set).await,
+            });
+        }
+        outcomes
+    }
+
     /// Reads the records of a set.
     async fn look(&self, set: &ChargeSet<'_>) -> Answer<(Plan, Reply)> {
         let script = scripts::READ;

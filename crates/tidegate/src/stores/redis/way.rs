@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use redis::Value;
-use tidegate_core::store::Slot;
+use tidegate_core::store::{Slot, Unacknowledged};
 use tidegate_core::subject::Fingerprint;
 
 use super::cluster::Branch;
+use super::durable::{Answered, Need};
 use super::fault::Fault;
 use super::link::{Call, Errand, Link};
 use super::redirect::Entry;
@@ -38,6 +39,17 @@ impl Way {
         }
     }
 
+    /// The same, and waits until they are as safe as `need` says.
+    ///
+    /// # Errors
+    /// When nothing was sent, because what was sent before is not safe yet.
+    pub(super) async fn call_safely(&self, calls: &[Call<'_>], need: Need) -> Answered {
+        match self {
+            Way::Straight(link) => link.call_safely(calls, need, Entry::Plain).await,
+            Way::Branch(branch) => branch.call_safely(calls, need).await,
+        }
+    }
+
     /// Waits until the server can be asked; a part of a cluster that is none any more never can.
     pub(super) async fn ready(&self) {
         match self {
@@ -51,6 +63,14 @@ impl Way {
         match self {
             Way::Straight(link) => link.last_fault(),
             Way::Branch(branch) => branch.cluster.seat(branch.part)?.link.last_fault(),
+        }
+    }
+
+    /// Why durable charges are not acknowledged at present.
+    pub(super) fn unacknowledged(&self) -> Option<Unacknowledged> {
+        match self {
+            Way::Straight(link) => link.safe.why(),
+            Way::Branch(branch) => branch.cluster.seat(branch.part)?.link.safe.why(),
         }
     }
 

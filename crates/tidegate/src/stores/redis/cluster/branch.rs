@@ -9,6 +9,7 @@ use tidegate_core::subject::Fingerprint;
 
 use super::slots::{common_slot, slot_of_subject, tag_for};
 use super::{Cluster, Seat};
+use crate::stores::redis::durable::{Answered, Need, Safe};
 use crate::stores::redis::fault::Fault;
 use crate::stores::redis::link::{Call, Errand};
 use crate::stores::redis::redirect::Entry;
@@ -60,7 +61,7 @@ impl Branch {
 
     /// Runs a script on keys of one slot.
     pub(in crate::stores::redis) async fn call(&self, call: &Call<'_>) -> Result<Value, Fault> {
-        let seat = self.seat_for(call)?;
+        let seat = self.seat_for(std::slice::from_ref(call))?;
         let errand = Errand::Script(call);
         let (first, _) = seat.link.send(errand, Entry::Plain).await;
         self.cluster.follow(errand, seat, first).await
@@ -71,10 +72,8 @@ impl Branch {
         &self,
         calls: &[Call<'_>],
     ) -> Vec<Result<Value, Fault>> {
-        let seats: Result<Vec<_>, _> = calls.iter().map(|call| self.seat_for(call)).collect();
-        let seat = match seats.map(|mut seats| seats.pop()) {
-            Ok(Some(seat)) => seat,
-            Ok(None) => return Vec::new(),
+        let seat = match self.seat_for(calls) {
+            Ok(seat) => seat,
             Err(fault) => return calls.iter().map(|_| Err(fault.clone())).collect(),
         };
         let firsts = seat.link.call_each(calls).await;
@@ -85,6 +84,32 @@ impl Branch {
             answers.push(followed.await);
         }
         answers
+    }
+
+    /// The same, and waits until each is as safe as `need` says where it was run.
+    ///
+    /// # Errors
+    /// When nothing was sent, because what was sent before is not safe yet.
+    pub(in crate::stores::redis) async fn call_safely(
+        &self,
+        calls: &[Call<'_>],
+        need: Need,
+    ) -> Answered {
+        let seat = match self.seat_for(calls) {
+            Ok(seat) => seat,
+            Err(fault) => return Ok((vec![Err(fault); calls.len()], Ok(()))),
+        };
+        let (firsts, mut safe) = seat.link.call_safely(calls, need, Entry::Plain).await?;
+        let mut answers = Vec::with_capacity(calls.len());
+        for (call, first) in calls.iter().zip(firsts) {
+            let at = Arc::clone(&seat);
+            let followed = self.cluster.follow_safely(call, need, at, first).await;
+            answers.push(followed.map(|(value, safe_there)| {
+                safe = safe.clone().and(safe_there);
+                value
+            }));
+        }
+        Ok((answers, safe))
     }
 
     /// Where nodes sign in, but for the slots in `without`.
@@ -107,43 +132,95 @@ impl Branch {
         }
     }
 
-    fn seat_for(&self, call: &Call<'_>) -> Result<Arc<Seat>, Fault> {
-        common_slot(call.keys).ok_or_else(Fault::across_slots)?;
-        let seat = self.cluster.seat(self.part);
-        seat.ok_or_else(Fault::not_served)
+    /// The primary, if each call keeps to one slot.
+    fn seat_for(&self, calls: &[Call<'_>]) -> Result<Arc<Seat>, Fault> {
+        let mut slots = calls.iter().map(|call| common_slot(call.keys));
+        match slots.all(|slot| slot.is_some()) {
+            true => self.cluster.seat(self.part).ok_or_else(Fault::not_served),
+            false => Err(Fault::across_slots()),
+        }
     }
 }
 
 impl Cluster {
-    /// Goes on from the first answer of `seat` to the server that does the errand. Whoever sends us on
-    /// has done nothing, so nothing is done twice.
+    /// Goes on from the first answer of `seat` to the server that does the errand.
     pub(super) async fn follow(
         &self,
         errand: Errand<'_>,
-        mut seat: Arc<Seat>,
+        seat: Arc<Seat>,
         mut answer: Result<Value, Fault>,
     ) -> Result<Value, Fault> {
-        let (mut hops, mut waits, mut entry) = (0, 0, Entry::Plain);
+        let mut path = Path::from(seat);
+        loop {
+            match answer {
+                Ok(value) => return Ok(value),
+                Err(fault) => path.go_on(self, fault).await?,
+            }
+            (answer, _) = path.seat.link.send(errand, path.entry).await;
+        }
+    }
+
+    /// The same for a call that must be safe where it is done. What is turned away on its path is done
+    /// nowhere.
+    async fn follow_safely(
+        &self,
+        call: &Call<'_>,
+        need: Need,
+        seat: Arc<Seat>,
+        mut answer: Result<Value, Fault>,
+    ) -> Result<(Value, Safe), Fault> {
+        let (mut path, mut safe) = (Path::from(seat), Ok(()));
         loop {
             let fault = match answer {
-                Ok(value) => return Ok(value),
+                Ok(value) => return Ok((value, safe)),
                 Err(fault) => fault,
             };
-            self.heed(&fault);
-            if let Some(redirect) = fault.redirect() {
-                let next = self.led(redirect, &seat).filter(|_| hops < MOST_HOPS);
-                let Some(next) = next else {
-                    return Err(fault.on_the_move());
-                };
-                (seat, entry) = (next, redirect.entry);
-                hops += 1;
-            } else if fault.code() == "TRYAGAIN" && waits < MOST_WAITS {
-                tokio::time::sleep(WAIT).await;
-                waits += 1;
-            } else {
-                return Err(fault);
-            }
-            (answer, _) = seat.link.send(errand, entry).await;
+            path.go_on(self, fault.clone()).await?;
+            let link = &path.seat.link;
+            let sent = link.call_safely(std::slice::from_ref(call), need, path.entry);
+            let Ok((mut answers, safe_there)) = sent.await else {
+                return Err(fault.on_the_move());
+            };
+            answer = answers.pop().unwrap_or(Err(fault));
+            safe = safe_there;
         }
+    }
+}
+
+/// From server to server. Whoever sends us on has done nothing, so nothing is done twice.
+struct Path {
+    seat: Arc<Seat>,
+    entry: Entry,
+    hops: u32,
+    waits: u32,
+}
+
+impl Path {
+    fn from(seat: Arc<Seat>) -> Self {
+        Path {
+            seat,
+            entry: Entry::Plain,
+            hops: 0,
+            waits: 0,
+        }
+    }
+
+    /// To where the next try may be made, or the reason why there is none.
+    async fn go_on(&mut self, cluster: &Cluster, fault: Fault) -> Result<(), Fault> {
+        cluster.heed(&fault);
+        if let Some(redirect) = fault.redirect() {
+            let next = cluster.led(redirect, &self.seat);
+            let Some(next) = next.filter(|_| self.hops < MOST_HOPS) else {
+                return Err(fault.on_the_move());
+            };
+            (self.seat, self.entry) = (next, redirect.entry);
+            self.hops += 1;
+        } else if fault.code() == "TRYAGAIN" && self.waits < MOST_WAITS {
+            tokio::time::sleep(WAIT).await;
+            self.waits += 1;
+        } else {
+            return Err(fault);
+        }
+        Ok(())
     }
 }

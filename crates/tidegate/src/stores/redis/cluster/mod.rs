@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use redis::{Cmd, Value};
-use tidegate_core::store::{PartId, Slot};
+use tidegate_core::store::{PartId, Slot, Unacknowledged};
 use tokio::sync::Notify;
 
 pub(super) use self::branch::Branch;
@@ -124,6 +124,13 @@ impl Cluster {
             None => self.last.load().as_deref().cloned(),
             Some(view) => view.seats.iter().find_map(|seat| seat.link.last_fault()),
         }
+    }
+
+    /// Why one of its primaries does not acknowledge durable charges at present.
+    pub(super) fn unacknowledged(&self) -> Option<Unacknowledged> {
+        let view = self.view.load();
+        let mut seats = view.as_ref()?.seats.iter();
+        seats.find_map(|seat| seat.link.safe.why())
     }
 
     /// The part that serves a slot.

@@ -15,7 +15,7 @@ use super::{
 };
 
 /// The counters of a record, in order of their rates.
-pub(in crate::stores::redis) fn read(bytes: &[u8]) -> Result<Vec<Counter>, Garbled> {
+pub(in crate::stores) fn read(bytes: &[u8]) -> Result<Vec<Counter>, Garbled> {
     let mut bytes = Bytes(bytes);
     match bytes.take(1)? {
         [VERSION] => {}
@@ -219,7 +219,7 @@ mod tests {
     use tidegate_core::algorithms::{Algorithm, Precision, Spec};
 
     use super::*;
-    use crate::stores::redis::record::write;
+    use crate::stores::record::write;
 
     fn limit(algorithm: Algorithm) -> Limit {
         let spec = Spec::new(algorithm, 100, Nanos::from_secs(60));

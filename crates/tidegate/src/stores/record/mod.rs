@@ -1,8 +1,8 @@
 //! A record as bytes: the counters of one subject under all rates of one rule.
 //!
-//! The layout is told in `scripts/record.lua`, which reads and writes the same bytes. A record
-//! describes itself: a state found under other parameters can be read under present ones. Times
-//! from 2^53 on are one: the end of time.
+//! The layout is told in `redis/scripts/record.lua`, which reads and writes the same bytes; a journal on
+//! disk keeps them too. A record describes itself: a state found under other parameters can be read
+//! under present ones. Times from 2^53 on are one: the end of time.
 
 mod read;
 
@@ -42,7 +42,7 @@ pub(super) struct Counter {
 
 /// A record that cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(in crate::stores::redis) enum Garbled {
+pub(super) enum Garbled {
     /// Written in another format.
     #[error("a record has format {0}, which this version cannot read")]
     Version(u8),
@@ -126,11 +126,17 @@ impl Header {
         self.0[0]
     }
 
+    /// The tag of the limit it was made under.
+    #[cfg(feature = "disk")]
+    pub(super) fn tag(&self) -> u32 {
+        u32::from_le_bytes([self.0[2], self.0[3], self.0[4], self.0[5]])
+    }
+
     fn is_calendar(&self) -> bool {
         self.0[1] & KIND == CALENDAR
     }
 
-    /// How counters of this kind are laid out: see `scripts/books.lua`.
+    /// How counters of this kind are laid out: see `redis/scripts/books.lua`.
     pub(super) fn shape(&self) -> u8 {
         match self.0[1] & KIND {
             BUCKET => 1,

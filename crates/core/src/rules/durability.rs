@@ -1,0 +1,75 @@
+//! What a rule's counts must survive, and whether the store it is read for can give that.
+//!
+//! A durability that the store cannot give is a fault, never a silent `none`.
+
+use super::choices::choice;
+use super::head::Defaults;
+use super::slots::Report;
+use super::yaml::Node;
+use crate::algorithms::Precision;
+use crate::store::{Abilities, Durability, Keeps};
+use crate::units::Nanos;
+
+pub(crate) const DURABILITIES: [(&str, Durability); 4] = {
+    let [none, replica, replica_aof, disk] = Durability::ALL;
+    [
+        (none.name(), none),
+        (replica.name(), replica),
+        (replica_aof.name(), replica_aof),
+        (disk.name(), disk),
+    ]
+};
+
+/// A write that is acknowledged from elsewhere takes longer than a decision usually may.
+const USUAL_BUDGET: Nanos = Nanos::from_millis(50);
+
+/// What the rule at `rule` asks, by itself or by the defaults of its file.
+pub(crate) fn read(
+    own: Option<Node<'_>>,
+    defaults: Defaults,
+    store: Abilities,
+    rule: Node<'_>,
+    report: &mut Report<'_>,
+) -> Durability {
+    let durability = match own {
+        Some(_) => choice(&own, "durability", &DURABILITIES, report),
+        None => defaults.durability,
+    };
+    if let Some(instead) = missing(durability, store.keeps) {
+        let message = format!("has durability {}, but {instead}", durability.name());
+        report.fault(own.unwrap_or(rule).line(), message);
+    }
+    durability
+}
+
+/// Why the store cannot give it, and what to write.
+fn missing(durability: Durability, keeps: Keeps) -> Option<&'static str> {
+    match (durability, keeps) {
+        (Durability::None, _) | (_, Keeps::Unknown) => None,
+        (Durability::Disk, Keeps::OnDisk) => None,
+        (Durability::Replica | Durability::ReplicaAof, Keeps::OnReplicas) => None,
+        (Durability::Disk, Keeps::Nothing) => Some(
+            "counters are in memory and there is no folder for a journal; name one with \
+             `--data`, or write none",
+        ),
+        (Durability::Disk, Keeps::OnReplicas) => {
+            Some("the store is a server of its own; write replica, replica+aof or none")
+        }
+        (Durability::Replica | Durability::ReplicaAof, Keeps::Nothing | Keeps::OnDisk) => {
+            Some("counters in memory have no replica; write disk or none")
+        }
+    }
+}
+
+/// A journal holds the same records as a script, so its counters are computed as there.
+pub(crate) fn precision(durability: Durability, store: Abilities) -> Precision {
+    match durability {
+        Durability::Disk => Precision::Script,
+        _ => store.precision,
+    }
+}
+
+/// How long a decision waits if its rule does not say.
+pub(crate) fn usual_budget(durability: Durability) -> Option<Nanos> {
+    durability.waits().then_some(USUAL_BUDGET)
+}

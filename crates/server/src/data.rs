@@ -1,0 +1,76 @@
+//! The folder that a node keeps things in between two runs, for its owner alone.
+//!
+//! | file | what |
+//! |---|---|
+//! | `counts.redb` | the journal of durable counts, with counters in memory |
+//! | `roster`, `roster.lock` | the list of nodes, with a store that they share |
+//! | `secret` | what counters are named by, unless `--secret-file` says it: or no count were found again |
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use tidegate::Secret;
+use tidegate::stores::disk::Remembered;
+use tidegate_core::algorithms::Limit;
+use tidegate_core::rules::RuleSet;
+
+/// Where the journal of the node is.
+pub(crate) fn journal(folder: &Path) -> PathBuf {
+    folder.join("counts.redb")
+}
+
+/// Makes the folder if it is missing. The only place that does.
+pub(crate) fn prepare(folder: &Path) -> Result<(), String> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| fault(folder, &error))
+}
+
+/// The secret of this node: drawn at its first start, the same at every later one.
+pub(crate) fn secret(folder: &Path) -> Result<Secret, String> {
+    let file = folder.join("secret");
+    let bytes = match fs::read(&file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            draw(folder, &file).map_err(|error| fault(&file, &error))?
+        }
+        Err(error) => return Err(fault(&file, &error)),
+    };
+    Secret::from_bytes(&bytes).map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// Appears whole or not at all: half a secret would name other counters.
+fn draw(folder: &Path, file: &Path) -> io::Result<Vec<u8>> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let unfinished = file.with_extension("new");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut writing = options.open(&unfinished)?;
+    writing.write_all(text.as_bytes())?;
+    writing.sync_all()?;
+    fs::rename(&unfinished, file)?;
+    File::open(folder)?.sync_all()?;
+    Ok(text.into_bytes())
+}
+
+/// The limit that a counter of the journal has under `rules`: the very one it was made under if the rule
+/// still has it, else the rule's usual one.
+pub(crate) fn limit_of(rules: &RuleSet, of: Remembered<'_>) -> Option<Limit> {
+    let rule = rules.rule(of.rule.as_str())?;
+    let usual = || {
+        let limits = rule.limits(None, "");
+        limits.get(usize::from(of.rate)).or(limits.last())
+    };
+    let limit = rule.limit_tagged(of.rate.into(), of.tag).or_else(usual)?;
+    Some(limit.for_subject(of.subject.seed()))
+}
+
+fn fault(path: &Path, error: &io::Error) -> String {
+    format!(
+        "{}: {error}; see whether the folder of --data can be written",
+        path.display()
+    )
+}

@@ -1,0 +1,271 @@
+//! Durable counts of the real service: killed under load, on a full disk, without a folder.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde_json::Value;
+use tidegate_parts::Server as Redis;
+
+use crate::http::{Client, Reply};
+use crate::server::{BINARY, Server, wait_for};
+
+const LIMIT: u64 = 1_000_000;
+const ASK: &str = r#"{"attributes": {"user": "ada"}}"#;
+
+/// Rules whose windows do not end while this runs, and that wait as long as the disk takes.
+fn rules(name: &str, more: &str) -> String {
+    format!("version: 1\nrules:\n{}", rule(name, more))
+}
+
+fn rule(name: &str, more: &str) -> String {
+    format!(
+        "  - {{ name: {name}, by: user, match: {{ path: /{name} }}, rate: {LIMIT}/3650d, algorithm: fixed-window, \
+         durability: disk, budget: 60s, {more} }}\n"
+    )
+}
+
+fn ask(rule: &str) -> String {
+    format!(r#"{{"attributes": {{"user": "ada", "path": "/{rule}"}}}}"#)
+}
+
+fn node(rules: &str, data: &Path) -> Server {
+    Server::with(rules, &["--data", data.to_str().unwrap()])
+}
+
+fn used(server: &Server) -> u64 {
+    let reply = server.post("/v1/peek", &ask("bills"));
+    LIMIT - reply.json()["remaining"].as_u64().unwrap()
+}
+
+/// Charges until the connection ends; `in_flight` counts requests that were sent and not answered.
+fn load(server: &Server, acknowledged: &AtomicU64, in_flight: &AtomicU64, over: &AtomicBool) {
+    let Ok(mut client) = Client::try_connect(server.http) else {
+        return;
+    };
+    while !over.load(Ordering::SeqCst) {
+        in_flight.fetch_add(1, Ordering::SeqCst);
+        if client
+            .send("POST", "/v1/check", &[], &ask("bills"))
+            .is_err()
+        {
+            return;
+        }
+        let Ok(reply) = client.receive() else {
+            return;
+        };
+        assert_eq!(reply.status, 200, "{reply:?}");
+        assert_eq!(reply.json()["source"], "exact", "{reply:?}");
+        acknowledged.fetch_add(1, Ordering::SeqCst);
+        in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_kill_under_load_loses_nothing_that_was_acknowledged_and_adds_no_more_than_was_in_flight() {
+    let data = tempfile::tempdir().unwrap();
+    let mut before = 0;
+    let mut server = node(&rules("bills", ""), data.path());
+    for round in 0..20 {
+        let (acknowledged, in_flight) = (AtomicU64::new(0), AtomicU64::new(0));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| load(&server, &acknowledged, &in_flight, &over));
+            }
+            let enough = 10 + 7 * (round % 5);
+            wait_for("some acknowledgements", || {
+                (acknowledged.load(Ordering::SeqCst) >= enough).then_some(())
+            });
+            server.signal("KILL");
+            over.store(true, Ordering::SeqCst);
+        });
+        drop(server);
+        server = node(&rules("bills", ""), data.path());
+        let (told, flying) = (acknowledged.into_inner(), in_flight.into_inner());
+        let found = used(&server) - before;
+        assert!(found >= told, "round {round}: {found} of {told} are there");
+        assert!(
+            found <= told + flying,
+            "round {round}: {found}, but {told} were acknowledged and {flying} in flight"
+        );
+        before = used(&server);
+    }
+    assert!(before >= 200, "{before}");
+}
+
+#[test]
+fn the_folder_is_made_for_its_owner_alone_and_keeps_the_secret() {
+    let parent = tempfile::tempdir().unwrap();
+    let data = parent.path().join("made/by/tidegate");
+    let server = node(&rules("bills", ""), &data);
+    assert_eq!(server.post("/v1/check", &ask("bills")).status, 200);
+    server.signal("TERM");
+    assert!(server.wait_end().0.success());
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&data), 0o700);
+    assert_eq!(mode(&data.join("secret")), 0o600);
+    let server = node(&rules("bills", ""), &data);
+    assert_eq!(used(&server), 1, "found again, so it has the same name");
+    let line = server.wait_log(|line| line["message"] == "durable counts go on");
+    assert_eq!(line["counters"], 1);
+}
+
+/// Runs a service that is not to start; what it says.
+fn refused(rules: &str, flags: &[&str]) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rules.yaml");
+    std::fs::write(&file, rules).unwrap();
+    let ended = Command::new(BINARY)
+        .args([
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--admin",
+            "off",
+            "--rules",
+        ])
+        .arg(&file)
+        .args(flags)
+        .output()
+        .unwrap();
+    assert!(!ended.status.success());
+    String::from_utf8_lossy(&ended.stderr).into_owned()
+}
+
+#[test]
+fn what_the_store_cannot_give_is_refused_at_the_start_and_on_a_reload() {
+    let said = refused(&rules("bills", ""), &[]);
+    assert!(
+        said.contains("rules.yaml:3: rule `bills` has durability disk"),
+        "{said}"
+    );
+    assert!(said.contains("name one with `--data`"), "{said}");
+    let said = refused(&rules("bills", ""), &["--store", "redis://127.0.0.1:1"]);
+    assert!(
+        said.contains("write replica, replica+aof or none"),
+        "{said}"
+    );
+
+    let plain = "version: 1\nrules:\n  - { name: r, by: user, rate: 9/day }\n";
+    let server = Server::start(plain);
+    server.write("rules.yaml", &rules("bills", ""));
+    server.signal("HUP");
+    let is = |line: &Value| line.to_string().contains("has durability disk");
+    server.wait_log(is);
+    assert_eq!(
+        server.post("/v1/check", ASK).json()["rule"],
+        "r",
+        "the old rules stay"
+    );
+}
+
+#[test]
+fn a_damaged_journal_is_refused_by_name_and_left_as_it_is() {
+    let data = tempfile::tempdir().unwrap();
+    let journal = data.path().join("counts.redb");
+    std::fs::write(&journal, "not a journal").unwrap();
+    let said = refused(
+        &rules("bills", ""),
+        &["--data", data.path().to_str().unwrap()],
+    );
+    assert!(
+        said.contains("counts.redb: is damaged or no journal"),
+        "{said}"
+    );
+    assert_eq!(std::fs::read(&journal).unwrap(), b"not a journal");
+}
+
+/// Lets the process write no further than `bytes` into any file: as a full disk does.
+fn set_room(server: &Server, bytes: &str) {
+    let status = Command::new("prlimit")
+        .args([
+            "--pid",
+            &server.pid().to_string(),
+            &format!("--fsize={bytes}:unlimited"),
+        ])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn on_a_full_disk_rules_do_as_they_say_and_it_is_told_once() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let text = rules("lenient", "") + &rule("strict", "on_store_failure: deny");
+    std::fs::write(dir.path().join("rules.yaml"), text).unwrap();
+    // The signal of a full quota would end the process before it sees the error.
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\"", BINARY, "serve"])
+        .arg("--rules")
+        .arg(dir.path().join("rules.yaml"))
+        .arg("--data")
+        .arg(data.path());
+    let server = Server::spawn(command, dir);
+    let check = |rule: &str| -> Reply { server.post("/v1/check", &ask(rule)) };
+    for rule in ["lenient", "strict"] {
+        let reply = check(rule);
+        assert_eq!(
+            (reply.status, &reply.json()["source"]),
+            (200, &Value::from("exact"))
+        );
+    }
+    set_room(&server, "0");
+    for _ in 0..10 {
+        let reply = check("lenient");
+        assert_eq!(
+            (reply.status, &reply.json()["source"]),
+            (200, &Value::from("fallback"))
+        );
+        assert_eq!(check("strict").status, 503);
+    }
+    assert_eq!(server.metric("tidegate_journal_failing"), 1);
+    assert!(server.metric("tidegate_journal_unkept_total") >= 20);
+    set_room(&server, "unlimited");
+    wait_for("the journal to work again", || {
+        let reply = check("strict");
+        (reply.status == 200).then_some(())
+    });
+    assert_eq!(server.metric("tidegate_journal_failing"), 0);
+    server.signal("KILL");
+    let (_, lines) = server.wait_end();
+    let again = node(&rules("lenient", ""), data.path());
+    let left = again.post("/v1/peek", &ask("lenient")).json()["remaining"].clone();
+    assert_eq!(
+        left,
+        LIMIT - 11,
+        "what memory decided was written afterwards"
+    );
+    let told = |text: &str| {
+        let says = |line: &&Value| line.to_string().contains(text);
+        lines.iter().filter(says).count()
+    };
+    assert_eq!(told("durable counts are in memory alone"), 1);
+    assert_eq!(told("durable counts are on disk again"), 1);
+}
+
+#[test]
+fn a_store_without_a_replica_is_told_of_and_decides_nothing_durable() {
+    let redis = Redis::redis7();
+    let durable = rules("bills", "").replace("disk", "replica");
+    let plain = "  - { name: plain, by: user, match: { path: /plain }, rate: 9/h }\n";
+    let flags = ["--store", &redis.url(), "--store-budget", "30000"];
+    let server = Server::with(&(durable + plain), &flags);
+    wait_for("an exact node", || {
+        (server.metric("tidegate_store_exact") == 1).then_some(())
+    });
+    let source = |rule: &str| {
+        let reply = server.post("/v1/check", &ask(rule));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()["source"].clone()
+    };
+    assert_eq!(source("bills"), "fallback");
+    assert_eq!(source("plain"), "exact");
+    let is = |line: &Value| {
+        line.to_string()
+            .contains("not acknowledged: no replica is connected")
+    };
+    server.wait_log(is);
+}

@@ -1,0 +1,260 @@
+//! The file of a journal: a redb database with one record per counter.
+//!
+//! Keeps true: what [`JournalFile::write`] has done is on the disk, whole; a file that is torn, damaged or
+//! not ours is refused with its name and what to do, and never emptied. Knows bytes, not counters.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use redb::backends::FileBackend;
+use redb::{
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
+    TableDefinition, TableError,
+};
+
+/// Records by the name of their counter.
+const COUNTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tidegate counts");
+/// What the file is, under an empty name.
+const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("tidegate journal");
+/// The format of names and records.
+const FORMAT: u64 = 1;
+/// Pages of the file that are kept in memory. Every counter is there already.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// Why a journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BadJournal {
+    /// Two processes would write over each other's counts.
+    #[error("{}: another process has this journal open; name a folder of its own", .0.display())]
+    InUse(PathBuf),
+    /// Not ours, or not whole.
+    #[error(
+        "{}: is damaged or no journal of counts ({why}); put a good copy in its place, or move it \
+         away to begin with no counts", file.display()
+    )]
+    Damaged {
+        /// Which file.
+        file: PathBuf,
+        /// What was found.
+        why: String,
+    },
+    /// Written by a later version.
+    #[error(
+        "{}: has format {found}, which this version cannot read; start the version that wrote it, or \
+         move it away to begin with no counts", file.display()
+    )]
+    Format {
+        /// Which file.
+        file: PathBuf,
+        /// Its format.
+        found: u64,
+    },
+    /// The system does not let us.
+    #[error("{}: {source}; see whether the folder can be written and has room", file.display())]
+    System {
+        /// Which file.
+        file: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// How the bytes of a file are reached: tests put a full disk in between.
+pub(super) trait Medium: Send + 'static {
+    type Backend: StorageBackend;
+
+    fn over(&self, file: File) -> Result<Self::Backend, DatabaseError>;
+}
+
+/// The file as it is.
+pub(super) struct Plain;
+
+impl Medium for Plain {
+    type Backend = FileBackend;
+
+    fn over(&self, file: File) -> Result<FileBackend, DatabaseError> {
+        FileBackend::new(file)
+    }
+}
+
+/// One change: the name of a counter, and its record or nothing.
+pub(super) type Change = (Vec<u8>, Option<Vec<u8>>);
+
+/// An open journal.
+pub(super) struct JournalFile {
+    database: Database,
+    /// How far records were looked at for such as are past.
+    looked: Vec<u8>,
+}
+
+impl JournalFile {
+    /// Opens the journal at `path`, or makes an empty one if there is no file.
+    pub(super) fn open(path: &Path, medium: &impl Medium) -> Result<Self, BadJournal> {
+        match fs::metadata(path) {
+            Ok(found) if found.len() == 0 => Err(damaged(path, "it is empty")),
+            Ok(_) => Self::read(path, medium),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::make(path, medium),
+            Err(source) => Err(system(path, source)),
+        }
+    }
+
+    /// A new one appears whole or not at all, so that an empty file is always a torn one.
+    fn make(path: &Path, medium: &impl Medium) -> Result<Self, BadJournal> {
+        let unfinished = path.with_extension("new");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&unfinished)
+            .map_err(|source| system(&unfinished, source))?;
+        let begun = || -> Result<Database, redb::Error> {
+            let database = builder().create_with_backend(medium.over(file)?)?;
+            let change = database.begin_write()?;
+            change.open_table(ABOUT)?.insert("", FORMAT)?;
+            change.open_table(COUNTS)?;
+            change.commit()?;
+            Ok(database)
+        };
+        let database = begun().map_err(|error| told(path, error))?;
+        fs::rename(&unfinished, path).map_err(|source| system(path, source))?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let kept = File::open(folder).and_then(|folder| folder.sync_all());
+        kept.map_err(|source| system(path, source))?;
+        Ok(Self::over(database))
+    }
+
+    fn read(path: &Path, medium: &impl Medium) -> Result<Self, BadJournal> {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.map_err(|source| system(path, source))?;
+        // Of a file that lies about itself redb may believe too much.
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            let mut database = builder().create_with_backend(medium.over(file)?)?;
+            database.check_integrity()?;
+            Ok(database)
+        }));
+        let database = match opened {
+            Ok(Ok(database)) => database,
+            Ok(Err(error)) => return Err(told(path, error)),
+            Err(_) => return Err(damaged(path, "what it says of itself does not fit")),
+        };
+        let journal = Self::over(database);
+        match journal.format() {
+            Ok(Some(FORMAT)) => Ok(journal),
+            Ok(Some(found)) => Err(BadJournal::Format {
+                file: path.to_owned(),
+                found,
+            }),
+            Ok(None) => Err(damaged(path, "another program wrote it")),
+            Err(error) => Err(told(path, error)),
+        }
+    }
+
+    fn over(database: Database) -> Self {
+        JournalFile {
+            database,
+            looked: Vec::new(),
+        }
+    }
+
+    fn format(&self) -> Result<Option<u64>, redb::Error> {
+        let reading = self.database.begin_read()?;
+        match reading.open_table(ABOUT) {
+            Ok(about) => Ok(about.get("")?.map(|format| format.value())),
+            Err(TableError::TableDoesNotExist(_) | TableError::TableTypeMismatch { .. }) => {
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Every name and record.
+    pub(super) fn each(&self, mut found: impl FnMut(&[u8], &[u8])) -> Result<(), redb::Error> {
+        let reading = self.database.begin_read()?;
+        for entry in reading.open_table(COUNTS)?.iter()? {
+            let (name, record) = entry?;
+            found(name.value(), record.value());
+        }
+        Ok(())
+    }
+
+    /// Writes all changes in one step. Beside them it looks at up to `glances` other records and drops
+    /// those of which `past` says so: the file stays small without ever being rewritten.
+    pub(super) fn write(
+        &mut self,
+        changes: &[Change],
+        glances: usize,
+        past: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), redb::Error> {
+        let change = self.database.begin_write()?;
+        let mut counts = change.open_table(COUNTS)?;
+        for (name, record) in changes {
+            match record {
+                Some(record) => counts.insert(name.as_slice(), record.as_slice())?,
+                None => counts.remove(name.as_slice())?,
+            };
+        }
+        let mut dropped = Vec::new();
+        let mut last = Vec::new();
+        for entry in counts.range(self.looked.as_slice()..)?.take(glances) {
+            let (name, record) = entry?;
+            last = name.value().to_vec();
+            if past(record.value()) {
+                dropped.push(last.clone());
+            }
+        }
+        for name in dropped {
+            counts.remove(name.as_slice())?;
+        }
+        drop(counts);
+        change.commit()?;
+        // The next name; after the last one, from the beginning.
+        if !last.is_empty() {
+            last.push(0);
+        }
+        self.looked = last;
+        Ok(())
+    }
+
+    /// Gives the room of dropped records back to the disk. Takes long; nobody must be waiting.
+    pub(super) fn compact(&mut self) -> Result<(), redb::Error> {
+        self.database.compact()?;
+        Ok(())
+    }
+}
+
+fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
+}
+
+fn damaged(path: &Path, why: &str) -> BadJournal {
+    BadJournal::Damaged {
+        file: path.to_owned(),
+        why: why.to_owned(),
+    }
+}
+
+fn system(path: &Path, source: io::Error) -> BadJournal {
+    BadJournal::System {
+        file: path.to_owned(),
+        source,
+    }
+}
+
+/// What redb says, as what there is to do about it.
+fn told(path: &Path, error: redb::Error) -> BadJournal {
+    match error {
+        redb::Error::DatabaseAlreadyOpen => BadJournal::InUse(path.to_owned()),
+        redb::Error::Io(source) => match source.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
+                damaged(path, &source.to_string())
+            }
+            _ => system(path, source),
+        },
+        other => damaged(path, &other.to_string()),
+    }
+}

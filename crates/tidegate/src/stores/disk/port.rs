@@ -1,0 +1,216 @@
+//! The store trait, filled: memory decides, and what must be kept is waited for.
+
+use tidegate_core::store::{
+    Charge, ChargeSet, Durability, Granted, Held, Hold, Inspection, OnStoreFailure, Outcome,
+    Refund, Refunded, Role, Seed, Source, Store, StoreError,
+};
+use tidegate_core::units::Nanos;
+
+use super::DiskStore;
+use super::entry::Kept;
+use super::journal::Unkept;
+use crate::clock::Clock;
+
+type Answer<T> = Result<T, StoreError>;
+
+/// How long a charge waits that does not say: one that no rule has read.
+const USUAL: Nanos = Nanos::from_millis(50);
+
+impl<C: Clock + 'static> Store for DiskStore<C> {
+    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let durable = fit(set)?;
+        let mut outcome = self.memory.charge_now(set);
+        if durable && outcome.admitted {
+            let kept = self.keep(spent(set, &outcome)).await;
+            self.settle(set, &mut outcome, &kept);
+        }
+        Ok(outcome)
+    }
+
+    /// Reads the clock once for all, and waits once for all.
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+        let now = self.memory.clock().now();
+        let decide = |set: &&ChargeSet<'_>| {
+            fit(set).map(|durable| (self.memory.charge_at(set, now), durable))
+        };
+        let mut decided: Vec<Answer<(Outcome, bool)>> = sets.iter().map(decide).collect();
+        let mut charges: Vec<&Charge<'_>> = Vec::new();
+        for (set, decision) in sets.iter().zip(&decided) {
+            if let Ok((outcome, true)) = decision
+                && outcome.admitted
+            {
+                charges.extend(spent(set, outcome));
+            }
+        }
+        if !charges.is_empty() {
+            let kept = self.keep(charges).await;
+            for (set, decision) in sets.iter().zip(&mut decided) {
+                if let Ok((outcome, true)) = decision
+                    && outcome.admitted
+                {
+                    self.settle(set, outcome, &kept);
+                }
+            }
+        }
+        let outcomes = decided.into_iter();
+        outcomes.map(|decision| Ok(decision?.0)).collect()
+    }
+
+    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        Ok(self.memory.peek_now(set))
+    }
+
+    /// A refund that a crash forgets leaves a counter too strict, never too lax: it stands either way.
+    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+        let now = self.memory.clock().now();
+        let refunded = self.memory.refund_at(refund, now);
+        if fit(&refund.set)? && refunded == Refunded::Done {
+            let _stands_anyway = self.keep(durable(&refund.set)).await;
+        }
+        Ok(refunded)
+    }
+
+    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
+        let durable = fits(charge)?;
+        let granted = self.memory.grant_at(charge, self.memory.clock().now());
+        if durable && granted.units > 0 {
+            let kept = self.keep(vec![charge]).await;
+            kept.map_err(|why| unavailable(why, patience([charge])))?;
+        }
+        Ok(granted)
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let waits = fit(set)?;
+        let mut outcome = self.memory.force_at(set, self.memory.clock().now());
+        if waits && self.keep(durable(set)).await.is_err() {
+            outcome.source = Source::Fallback;
+        }
+        Ok(outcome)
+    }
+
+    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
+        for seed in seeds {
+            fits(&seed.charge)?;
+        }
+        self.memory.seed(seeds).await?;
+        let charges = seeds.iter().map(|seed| &seed.charge);
+        let charges: Vec<&Charge<'_>> = charges.filter(|charge| is_durable(charge)).collect();
+        if charges.is_empty() {
+            return Ok(());
+        }
+        let waited = patience(charges.iter().copied());
+        let kept = self.keep(charges).await;
+        kept.map_err(|why| unavailable(why, waited))
+    }
+
+    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.memory.hold(hold).await
+    }
+
+    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
+        self.memory.release(hold).await
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
+        self.memory.inspect(set).await
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
+        let waits = fit(set)?;
+        let forgotten = self.memory.reset(set).await?;
+        if waits {
+            let charges = durable(set);
+            let waited = patience(charges.iter().copied());
+            let kept = self.keep(charges).await;
+            kept.map_err(|why| unavailable(why, waited))?;
+        }
+        Ok(forgotten)
+    }
+}
+
+impl<C: Clock + 'static> DiskStore<C> {
+    async fn keep(&self, charges: Vec<&Charge<'_>>) -> Result<(), Unkept> {
+        let patience = patience(charges.iter().copied());
+        let counters: Vec<Kept> = charges.into_iter().map(Kept::of).collect();
+        self.journal.keep(counters, patience.duration()).await
+    }
+
+    /// What becomes of a decision whose counts could not be kept: it stands, as one that was made
+    /// without the store, unless a rule wants to refuse then. What it had charged is given back.
+    fn settle(&self, set: &ChargeSet<'_>, outcome: &mut Outcome, kept: &Result<(), Unkept>) {
+        if kept.is_ok() {
+            return;
+        }
+        outcome.source = Source::Fallback;
+        let refuses = |charge: &Charge<'_>| {
+            is_durable(charge)
+                && charge.role != Role::Shadow
+                && charge.terms.on_failure == OnStoreFailure::Deny
+        };
+        if set.charges.iter().any(refuses) {
+            let charged = set.charges.iter().zip(&outcome.readings);
+            let charged = charged.filter(|(_, reading)| reading.verdict.allows());
+            let charges = ChargeSet {
+                charges: charged.map(|(charge, _)| charge.clone()).collect(),
+            };
+            let now = self.memory.clock().now();
+            self.memory.take_back_at(&charges, outcome.at, now);
+            outcome.admitted = false;
+        }
+    }
+}
+
+fn is_durable(charge: &Charge<'_>) -> bool {
+    charge.terms.durability == Durability::Disk
+}
+
+/// A limit whose state a record cannot hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a limit is too fine for a journal; read the rules with `Abilities::JOURNAL`")]
+struct TooFine;
+
+/// Whether a charge must be kept, and can be.
+fn fits(charge: &Charge<'_>) -> Answer<bool> {
+    match is_durable(charge) && !charge.limit.suits_scripts() {
+        true => Err(StoreError::Refused {
+            command: "journal",
+            source: Box::new(TooFine),
+        }),
+        false => Ok(is_durable(charge)),
+    }
+}
+
+/// Whether any charge of a set must be kept, and all that must can be.
+fn fit(set: &ChargeSet<'_>) -> Answer<bool> {
+    let mut any = false;
+    for charge in &set.charges {
+        any |= fits(charge)?;
+    }
+    Ok(any)
+}
+
+/// The durable charges of a set.
+fn durable<'s, 'a>(set: &'s ChargeSet<'a>) -> Vec<&'s Charge<'a>> {
+    set.charges.iter().filter(|c| is_durable(c)).collect()
+}
+
+/// Those of them that were spent.
+fn spent<'s, 'a>(set: &'s ChargeSet<'a>, outcome: &Outcome) -> Vec<&'s Charge<'a>> {
+    let charges = set.charges.iter().zip(&outcome.readings);
+    let spent = charges.filter(|(charge, reading)| is_durable(charge) && reading.verdict.allows());
+    spent.map(|(charge, _)| charge).collect()
+}
+
+/// The shortest wait that any of them allows.
+fn patience<'c, 'a: 'c>(charges: impl IntoIterator<Item = &'c Charge<'a>>) -> Nanos {
+    let budgets = charges.into_iter().map(|c| c.terms.budget.unwrap_or(USUAL));
+    budgets.min().unwrap_or(USUAL)
+}
+
+fn unavailable(why: Unkept, waited: Nanos) -> StoreError {
+    StoreError::Unavailable {
+        waited,
+        source: Box::new(why),
+    }
+}

@@ -1,0 +1,36 @@
+//! What a journal around this store needs: how a counter stands, and a charge undone.
+
+use tidegate_core::algorithms::State;
+use tidegate_core::store::{Charge, ChargeSet};
+use tidegate_core::units::Nanos;
+
+use super::MemoryStore;
+
+/// A counter that has something to tell.
+pub(crate) struct Standing {
+    /// Under the limit that was asked about.
+    pub(crate) state: State,
+    /// From when on it is as good as none.
+    pub(crate) fresh_at: Nanos,
+}
+
+impl<C> MemoryStore<C> {
+    /// How the counter of a charge stands under its limit; nothing if it is as good as none.
+    pub(crate) fn standing_at(&self, charge: &Charge<'_>, now: Nanos) -> Option<Standing> {
+        let (limit, charges) = (charge.limit.as_ref(), std::slice::from_ref(charge));
+        let mut locks = self.lock_counters(charges);
+        let books = self.open(&mut locks, charges, self.present(now));
+        let (state, moment) = books.accounts[0].under(limit, now);
+        let fresh_at = limit.fresh_at(&state, moment);
+        (fresh_at > now).then_some(Standing { state, fresh_at })
+    }
+
+    /// Gives back what was charged just now to a request that is refused after all.
+    pub(crate) fn take_back_at(&self, set: &ChargeSet<'_>, charged: Nanos, now: Nanos) {
+        let at = self.present(now);
+        let mut locks = self.lock_counters(&set.charges);
+        for charge in &set.charges {
+            self.give_back(&mut locks, charge, charged, at);
+        }
+    }
+}
