@@ -66,13 +66,7 @@ impl Fleet {
 
     /// Waits until every node believes its store.
     pub(crate) fn wait_exact(&self) {
-        for node in &self.nodes {
-            wait_for("an exact node", || {
-                (node.metric("tidegate_store_exact") == 1
-                    && node.metric("tidegate_store_breaker_open") == 0)
-                    .then_some(())
-            });
-        }
+        self.nodes.iter().for_each(wait_exact);
     }
 
     /// How often each node has said something that begins so.
@@ -113,6 +107,15 @@ impl Fleet {
         let used = used();
         panic!("{used} charged for {admitted} admissions, {more} more at most");
     }
+}
+
+/// Waits until a node believes its store.
+pub(crate) fn wait_exact(node: &Server) {
+    wait_for("an exact node", || {
+        (node.metric("tidegate_store_exact") == 1
+            && node.metric("tidegate_store_breaker_open") == 0)
+            .then_some(())
+    });
 }
 
 fn begins(line: &serde_json::Value, words: &str) -> bool {

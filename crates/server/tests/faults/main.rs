@@ -9,6 +9,7 @@
 
 mod amnesia;
 mod clocks;
+mod cluster;
 mod exact;
 mod failover;
 mod fleet;

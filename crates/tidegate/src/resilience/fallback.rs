@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Probe, Refund, Refunded,
-    Seed, Slot, Source, Store, StoreError,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, Probe, Refund,
+    Refunded, Seed, Slot, Source, Store, StoreError,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -80,6 +80,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         self.node.guard.slot(subject)
     }
 
+    /// The store's present life.
+    pub(super) fn life(&self) -> Option<Life> {
+        self.node.guard.life()
+    }
+
+    /// Counters have come to this store that it may never have held.
+    pub(super) fn may_lack_counts(&self) {
+        self.node.lost();
+    }
+
     /// The store's time, as far as this node can tell.
     pub(super) fn time(&self) -> Nanos {
         self.node.store_time()
@@ -125,12 +135,17 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
 
     /// Takes back a charge of a moment ago, wherever it was made, because the request that it was for
     /// was refused elsewhere. The readings as they were before it.
-    pub(super) fn take_back(&self, set: &ChargeSet<'_>, outcome: Outcome) -> Readings {
+    pub(super) fn take_back(
+        &self,
+        set: &ChargeSet<'_>,
+        outcome: Outcome,
+        life: Option<Life>,
+    ) -> Readings {
         if outcome.source == Source::Fallback {
             return self.take_back_locally(set, &outcome);
         }
         let readings = before(set, &outcome);
-        self.node.guard.give_back(set, outcome);
+        self.node.guard.give_back(set, outcome, life);
         readings
     }
 

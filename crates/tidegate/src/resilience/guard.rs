@@ -28,9 +28,9 @@ use crate::runtime::Runtime;
 type Answer<T> = Result<T, StoreError>;
 
 /// How long a late answer is waited for, to give back what it charged.
-const LATE: Nanos = Nanos::from_secs(60);
+pub(super) const LATE: Nanos = Nanos::from_secs(60);
 
-/// How long the answer to a debt is waited for.
+/// How long the answer to a debt or a seed is waited for.
 const PATIENT: Nanos = Nanos::from_secs(1);
 
 /// Why a store was not asked, or not heard.
@@ -296,8 +296,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     /// Gives a charge back that was made a moment ago, in the background: the request that it was for
-    /// was refused elsewhere. What cannot be given back stays charged.
-    pub(super) fn give_back(&self, set: &ChargeSet<'_>, outcome: Outcome) {
+    /// was refused elsewhere. What cannot be given back stays charged. `life` is the store's before the
+    /// charge: one that has lost it must not give it back.
+    pub(super) fn give_back(&self, set: &ChargeSet<'_>, outcome: Outcome, life: Option<Life>) {
         if self.is_open() {
             return;
         }
@@ -306,7 +307,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         };
         let (runtime, set) = (self.runtime.clone(), OwnedSet::of(set));
         self.runtime.spawn(async move {
-            refund_once(&*store, &runtime, &set, &outcome).await;
+            if store.life() == life {
+                refund_once(&*store, &runtime, &set, &outcome).await;
+            }
             drop(place);
         });
     }
@@ -361,8 +364,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
         self.call_by(Nanos::MAX, budget, forcing).await
     }
 
+    /// No decision waits for it: it has the time that debts have.
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        self.call(self.store()?.seed(seeds)).await
+        let _place = self.enter()?;
+        let seeding = pin!(self.store()?.seed(seeds));
+        let answer = within(&self.runtime, PATIENT, seeding).await;
+        self.counted(answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT))))
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {

@@ -160,6 +160,19 @@ impl Mirror {
         all
     }
 
+    /// Whether there is anything of that.
+    pub(super) fn remembers_any(
+        &self,
+        holds: impl Fn(Fingerprint) -> bool,
+        at: Nanos,
+        now: Nanos,
+    ) -> bool {
+        self.counters.parts().any(|part| {
+            let mut live = part.values().filter(|known| known.matters(at, now));
+            live.any(|known| holds(known.charge.subject))
+        })
+    }
+
     /// What a store has admitted under a doubt, of the counters that it `holds`: it has turned out to
     /// have lost counts, and what others remember of them does not include this. Doubts that were
     /// cleared up until `confirmed` are none. The doubts are over.

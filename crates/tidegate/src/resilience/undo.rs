@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 use tidegate_core::store::{Charge, ChargeSet, Outcome, Reading, Refund};
 use tidegate_core::units::Nanos;
 
+use super::guard::LATE;
 use crate::runtime::Runtime;
 
 /// One per charge of a set, in order.
@@ -22,7 +23,10 @@ pub(super) fn refund_of<'a, R: Runtime>(
     Refund {
         id: u128::from(runtime.random()) << 64 | u128::from(runtime.random()),
         charged: outcome.at,
-        until: outcome.at.plus(resets.max().unwrap_or(Nanos::ZERO)),
+        // It is sent once and soon: to remember its id for as long as a long limit would fill the store.
+        until: outcome
+            .at
+            .plus(resets.max().unwrap_or(Nanos::ZERO).min(LATE)),
         set,
     }
 }

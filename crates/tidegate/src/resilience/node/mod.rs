@@ -159,7 +159,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     }
 
     /// The store has lost counts: decide locally, and put back what is remembered.
-    fn lost(self: &Arc<Self>) {
+    pub(super) fn lost(self: &Arc<Self>) {
         let news = {
             let mut standing = self.standing.lock();
             let news = standing.lost(self.runtime.now());

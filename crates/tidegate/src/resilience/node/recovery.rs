@@ -50,11 +50,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         };
         self.clock.note(sent, now, vitals.at);
         self.watch_clock(now.since(sent), vitals.at);
+        // Asked before the lock is taken: local decisions need it, and this may take a while.
+        let remembers = self.standing.lock().life().is_none() && self.remembers_any();
         let (was_known, next) = {
             let mut standing = self.standing.lock();
             // One that was never met and should hold what this node remembers took over from another.
             let was_known = standing.is_exact() || standing.life().is_none();
-            let next = standing.heard(&vitals, now, || !self.remembered().is_empty());
+            let next = standing.heard(&vitals, now, || remembers);
             if !standing.is_exact() {
                 self.exact.store(false, Ordering::Release);
             }
@@ -154,6 +156,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     }
 
     /// What is known of counters that the store holds.
+    fn remembers_any(&self) -> bool {
+        let holds = |subject| self.guard.slot(subject).is_some();
+        let (at, now) = (self.store_time(), self.runtime.now());
+        self.memory.mirror.remembers_any(holds, at, now)
+    }
+
     fn remembered(&self) -> Vec<(Slot, (OwnedCharge, State))> {
         let slot = |subject| self.guard.slot(subject);
         let (at, now) = (self.store_time(), self.runtime.now());

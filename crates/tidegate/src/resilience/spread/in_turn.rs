@@ -4,7 +4,7 @@
 //! the background, and if that is lost, too little is admitted and never too much. The budget is that
 //! of the whole decision: a step that finds nothing left of it is decided by this node's share.
 
-use tidegate_core::store::{ChargeSet, Outcome, Parts, Probe, Store};
+use tidegate_core::store::{ChargeSet, Life, Outcome, Parts, Probe, Store};
 use tidegate_core::units::Nanos;
 
 use super::groups::{Group, Places, Steps, by_place};
@@ -82,19 +82,20 @@ struct Turn<'t, 'a, S, R> {
     places: &'t [Place<S, R>],
     until: Nanos,
     tally: Tally,
-    /// What was charged so far.
-    charged: Vec<(&'t Group<'a>, Outcome)>,
+    /// What was charged so far, and in which life of its store.
+    charged: Vec<(&'t Group<'a>, Outcome, Option<Life>)>,
 }
 
 impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> Turn<'t, 'a, S, R> {
     /// Charges one step. Whether it admits.
     async fn charge(&mut self, group: &'t Group<'a>) -> bool {
         let store = &self.places[group.place].store;
+        let life = store.life();
         let outcome = store.charge_by(self.until, &group.set).await;
         self.tally.note(group, &outcome);
         let admitted = outcome.admitted;
         if admitted {
-            self.charged.push((group, outcome));
+            self.charged.push((group, outcome, life));
         }
         admitted
     }
@@ -113,14 +114,15 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> Turn<'t, 'a, S, R> {
 
     /// The request is refused: what was charged for it is given back.
     fn take_back(&mut self) {
-        for (group, outcome) in std::mem::take(&mut self.charged) {
+        for (group, outcome, life) in std::mem::take(&mut self.charged) {
             let store = &self.places[group.place].store;
-            let before = store.take_back(&group.set, outcome);
+            let before = store.take_back(&group.set, outcome, life);
             self.tally.read(group, &before);
         }
     }
 
-    /// What the steps that were not taken would have said, for whoever is told of the refusal.
+    /// What the steps that were not taken would have said, for whoever is told of the refusal. How the
+    /// request was decided does not depend on it.
     async fn peek_the_rest(&mut self, steps: &Steps<'_>) {
         let (places, until) = (self.places, self.until);
         let rest: Vec<&Group<'_>> = steps.all().filter(|g| !self.tally.knows(g)).collect();
@@ -129,7 +131,7 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> Turn<'t, 'a, S, R> {
             store.peek_by(until, &group.set)
         });
         for (group, outcome) in rest.iter().zip(join_all(peeking).await) {
-            self.tally.note(group, &outcome);
+            self.tally.read(group, &outcome.readings);
         }
     }
 }

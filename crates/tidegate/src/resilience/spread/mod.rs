@@ -15,7 +15,7 @@ mod watch;
 
 use std::sync::{Arc, Weak};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::store::{NodeId, Outcome, PartId, Parts, Slot, Source};
@@ -39,6 +39,8 @@ pub struct Spread<P: Parts, R>(Arc<Inner<P, R>>);
 struct Inner<P: Parts, R> {
     parts: P,
     met: ArcSwap<Vec<Met<P::Part, R>>>,
+    /// What decides for subjects that are in no part, once there was one.
+    nowhere: ArcSwapOption<Fallback<P::Part, R>>,
     /// Held while parts are met or let go.
     meeting: Mutex<()>,
     memory: Arc<Memory>,
@@ -89,6 +91,7 @@ impl<P: Parts + 'static, R: Runtime> Spread<P, R> {
         let inner = Arc::new(Inner {
             parts,
             met: ArcSwap::default(),
+            nowhere: ArcSwapOption::empty(),
             meeting: Mutex::new(()),
             memory: Arc::new(Memory::new(wall, &settings)),
             clock: StoreClock::new(runtime.now(), wall),
@@ -111,7 +114,7 @@ impl<P: Parts + 'static, R: Runtime> Spread<P, R> {
     pub fn clock_reading(&self) -> Option<ClockReading> {
         let met = self.0.met.load();
         let readings = met.iter().filter_map(|met| met.store.clock_reading());
-        readings.max_by_key(|reading| reading.offset.nanos.unsigned_abs())
+        readings.max_by_key(|reading| (reading.level, reading.offset.nanos.unsigned_abs()))
     }
 }
 
@@ -148,9 +151,14 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
         if new.is_empty() && gone.is_empty() {
             return;
         }
+        // Nobody has taken over: what was there is elsewhere now, or nowhere.
+        if new.is_empty() {
+            stay.iter().for_each(|met| met.store.may_lack_counts());
+        }
         for met in gone {
             self.watch.gone(met.id);
         }
+        self.nowhere.store(None);
         self.met
             .store(Arc::new(stay.into_iter().chain(new).collect()));
     }
@@ -182,6 +190,7 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
     fn place_of(&self, subject: Fingerprint) -> Place<P::Part, R> {
         let part = self.parts.part_of(subject);
         let found = self.find(part).or_else(|| {
+            self.parts.part(part)?;
             self.look_around();
             self.find(part)
         });
@@ -234,8 +243,14 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
 
     /// Decides what is in no part.
     fn nowhere(&self) -> Fallback<P::Part, R> {
+        if let Some(known) = self.nowhere.load().as_deref() {
+            return known.clone();
+        }
         let (memory, runtime) = (Arc::clone(&self.memory), self.runtime.clone());
-        Fallback::of_nothing(memory, runtime, self.me, self.time(), self.to_begin_with())
+        let (time, settings) = (self.time(), self.to_begin_with());
+        let nowhere = Fallback::of_nothing(memory, runtime, self.me, time, settings);
+        self.nowhere.store(Some(Arc::new(nowhere.clone())));
+        nowhere
     }
 
     /// The settings of a part: it begins with what the others know of the nodes.

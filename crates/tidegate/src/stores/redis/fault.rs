@@ -456,7 +456,7 @@ impl Fault {
             self.action,
             Action::Redirect | Action::FindPrimary | Action::Reconnect
         );
-        elsewhere || self.code == "CLUSTERDOWN"
+        elsewhere || self.is_silence() || self.code == "CLUSTERDOWN"
     }
 
     /// The same from a cluster that we know to be one: it is on the move.

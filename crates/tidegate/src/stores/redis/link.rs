@@ -274,7 +274,8 @@ impl Link {
     }
 
     fn loaded(&self, script: Script) -> Option<&Loaded> {
-        self.scripts.iter().find(|loaded| loaded.script == script)
+        let mut scripts = self.scripts.iter();
+        scripts.find(|loaded| loaded.script.name == script.name)
     }
 }
 

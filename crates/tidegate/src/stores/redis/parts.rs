@@ -49,6 +49,9 @@ impl Redis {
         let scripts = scripts.into();
         Ok(Redis(match Address::read(&config.url)? {
             Address::Cluster { at, access } => {
+                for place in &at {
+                    access.client(place)?; // refuses what could never be connected to
+                }
                 Kind::Cluster(Cluster::open(at, access, config, scripts))
             }
             Address::One { at, access } => {

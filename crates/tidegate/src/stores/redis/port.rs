@@ -129,23 +129,37 @@ impl Store for RedisStore {
             .await
     }
 
-    /// Each seed is a step of its own: merging is the same in any order and any number of times.
+    /// Each seed is a step of its own: merging is the same in any order and any number of times. All of
+    /// them are sent in one go, because a round trip for each would keep a node from ever being done.
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         let script = scripts::SEED;
         if seeds.iter().any(|s| !s.charge.limit.fits(&s.state)) {
             return Err(refused(script, Misfit));
         }
-        for seed in seeds {
+        let now = self.about_now();
+        let plan = |seed: &Seed<'_>| {
             let charges = std::slice::from_ref(&seed.charge);
-            let header = record::Header::of(seed.charge.rate, &seed.charge.limit);
-            let one = [(&header, seed.charge.limit.as_ref(), &seed.state)];
-            let state = record::write(one.into_iter());
-            let read = |_: &Plan, reply: Reply| match reply.verdict() {
-                Ok(1) => Ok(()),
-                _ => Err(refused(script, Nonsense::Shape)),
-            };
-            self.run(script, charges, Manner::Charge, &[], &[&state], read)
-                .await?;
+            Plan::new(charges, Manner::Charge, now)
+        };
+        let plans: Result<Vec<Plan>, _> = seeds.iter().map(plan).collect();
+        let plans = plans.map_err(|error| refused(script, error))?;
+        let states: Vec<Vec<u8>> = seeds.iter().map(written).collect();
+        let mut calls = Vec::with_capacity(plans.len());
+        for (plan, state) in plans.iter().zip(&states) {
+            calls.push(Call {
+                script,
+                keys: &plan.keys,
+                arguments: plan.arguments(&[state]),
+            });
+        }
+        let began = Instant::now();
+        let answers = self.way.call_each(&calls).await;
+        for (seed, answer) in seeds.iter().zip(answers) {
+            let reply = self.reply(script, answer, began)?;
+            match reply.is_only_time() {
+                true => self.seed_one(seed).await?,
+                false => merged(&reply)?,
+            }
         }
         Ok(())
     }
@@ -185,7 +199,30 @@ impl Store for RedisStore {
     }
 }
 
+/// The state of a seed as a record of its own.
+fn written(seed: &Seed<'_>) -> Vec<u8> {
+    let header = record::Header::of(seed.charge.rate, &seed.charge.limit);
+    let one = [(&header, seed.charge.limit.as_ref(), &seed.state)];
+    record::write(one.into_iter())
+}
+
+fn merged(reply: &Reply) -> Answer<()> {
+    match reply.verdict() {
+        Ok(1) => Ok(()),
+        _ => Err(refused(scripts::SEED, Nonsense::Shape)),
+    }
+}
+
 impl RedisStore {
+    /// Merges one state, whatever the time in the store is.
+    async fn seed_one(&self, seed: &Seed<'_>) -> Answer<()> {
+        let charges = std::slice::from_ref(&seed.charge);
+        let (script, manner) = (scripts::SEED, Manner::Charge);
+        let read = |_: &Plan, reply: Reply| merged(&reply);
+        self.run(script, charges, manner, &[], &[&written(seed)], read)
+            .await
+    }
+
     /// Charges the sets of a list that need not be safe; `why` the others cannot be.
     async fn charge_others(
         &self,

@@ -10,8 +10,8 @@ mod map;
 mod slots;
 mod survey;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use arc_swap::ArcSwapOption;
 use redis::{Cmd, Value};
@@ -74,6 +74,7 @@ impl Cluster {
         config: &RedisConfig,
         scripts: Arc<[Loaded]>,
     ) -> Arc<Cluster> {
+        LazyLock::force(&slots::TAGS);
         let cluster = Arc::new(Cluster::unknown(seeds, access, config, scripts));
         let bell = Arc::clone(&cluster.bell);
         tokio::spawn(survey::keep(Arc::downgrade(&cluster), bell));

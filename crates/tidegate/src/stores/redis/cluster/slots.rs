@@ -3,6 +3,8 @@
 //! A slot is the CRC16 of the part of a key in braces, if it has one, else of the whole key. Knows
 //! nothing of who serves a slot.
 
+use std::sync::LazyLock;
+
 use tidegate_core::store::Slot;
 use tidegate_core::subject::Fingerprint;
 
@@ -28,11 +30,32 @@ pub(in crate::stores::redis) fn common_slot(keys: &[Vec<u8>]) -> Option<Slot> {
     rest.iter().all(|key| slot_of(key) == slot).then_some(slot)
 }
 
+/// For each slot the first number whose text is in it. To find all takes 315,000 texts, so they are
+/// looked for once, and not while somebody waits for an answer.
+pub(super) static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+    let mut tags = vec![None; usize::from(SLOTS)];
+    let mut missing = tags.len();
+    for number in 0_u32.. {
+        let slot = crc16(text_of(number).as_bytes()) % SLOTS;
+        let tag = &mut tags[usize::from(slot)];
+        if tag.is_none() {
+            *tag = Some(number);
+            missing -= 1;
+        }
+        if missing == 0 {
+            break;
+        }
+    }
+    tags.into_iter().flatten().collect()
+});
+
+fn text_of(number: u32) -> String {
+    format!("{number:x}")
+}
+
 /// A text whose slot is `slot`: the shortest way to put a key where one wants it.
 pub(super) fn tag_for(slot: Slot) -> String {
-    let texts = (0_u32..).map(|number| format!("{number:x}"));
-    let mut fitting = texts.filter(|text| crc16(text.as_bytes()) % SLOTS == slot.0);
-    fitting.next().unwrap_or_default()
+    text_of(TAGS.get(usize::from(slot.0)).copied().unwrap_or_default())
 }
 
 /// What is between the first `{` and the first `}` after it, unless that is nothing.

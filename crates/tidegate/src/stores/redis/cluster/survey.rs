@@ -23,8 +23,8 @@ use crate::stores::redis::link::{Errand, Link};
 use crate::stores::redis::redirect::Entry;
 use crate::stores::redis::route::Route;
 
-/// How often to ask although nothing tells of a change.
-const EVERY: Duration = Duration::from_secs(5);
+/// How often to ask although nothing tells of a change: a primary that hangs says nothing.
+const EVERY: Duration = Duration::from_secs(1);
 /// How soon after one survey the next may be; longer and longer while nothing new is told.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);

@@ -1,0 +1,154 @@
+//! Limits in different slots of a real cluster, while slots move: each is charged in turn, and still no
+//! more passes than the narrowest of them allows, and all of the widest is used.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use tidegate_parts::Cluster;
+
+use crate::fleet::wait_exact;
+use crate::history::{Answer, Source};
+use crate::server::{Server, unit};
+
+const USER: u64 = 10;
+const TENANT: u64 = 60;
+const EVERYBODY: u64 = 2_000;
+
+/// So many tenants with so many users, of whom each asks so often: less than it may, and together more
+/// than everybody may.
+const GOOD: (usize, usize, usize) = (50, 5, 9);
+/// Requests of a tenant that has used its own up, each by another user.
+const FLOOD: usize = 6_000;
+
+const CLIENTS: usize = 16;
+const LENGTH: usize = 25;
+/// So long do the requests take to be sent: slots move meanwhile.
+const LASTS: Duration = Duration::from_secs(8);
+
+/// Who asks.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Asker {
+    tenant: String,
+    user: usize,
+}
+
+impl Asker {
+    fn is_good(&self) -> bool {
+        self.tenant != "flood"
+    }
+
+    fn body(&self) -> String {
+        let Asker { tenant, user } = self;
+        format!(r#"{{"attributes": {{"tenant": "{tenant}", "user": "{user}"}}}}"#)
+    }
+}
+
+/// All requests, the good among the flood.
+fn requests() -> Vec<Asker> {
+    let (tenants, users, times) = GOOD;
+    let good = (0..tenants * users * times).map(|i| Asker {
+        tenant: format!("t{}", i % tenants),
+        user: i / tenants % users,
+    });
+    let flood = (0..FLOOD).map(|user| Asker {
+        tenant: "flood".to_owned(),
+        user,
+    });
+    let mut all: Vec<(usize, Asker)> = Vec::new();
+    all.extend(good.enumerate().map(|(i, one)| (i * FLOOD, one)));
+    all.extend(
+        flood
+            .enumerate()
+            .map(|(i, one)| (i * tenants * users * times, one)),
+    );
+    all.sort();
+    all.into_iter().map(|(_, asker)| asker).collect()
+}
+
+fn client(node: &Server, lists: Vec<Vec<Asker>>, begun: Instant) -> Vec<(Asker, Answer)> {
+    let mut client = node.client();
+    let pace = LASTS / u32::try_from(lists.len()).unwrap();
+    let mut heard = Vec::new();
+    for (due, list) in (0..).map(|i| begun + pace * i).zip(lists) {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let bodies: Vec<String> = list.iter().map(Asker::body).collect();
+        let reply = client.post("/v1/check", &format!("[{}]", bodies.join(",")));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let answers: Vec<Answer> = serde_json::from_str(&reply.body).unwrap();
+        heard.extend(list.into_iter().zip(answers));
+    }
+    heard
+}
+
+fn counted<K: Ord>(all: &[&Asker], key: impl Fn(&Asker) -> K) -> BTreeMap<K, u64> {
+    let mut counts = BTreeMap::new();
+    for asker in all {
+        *counts.entry(key(asker)).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn limits_in_different_slots_hold_while_slots_move_and_a_flood_leaves_the_ceiling_to_the_good() {
+    let cluster = Cluster::start();
+    let mut rules = "version: 1\nrules:\n".to_owned();
+    for (name, by, count) in [
+        ("each", "[tenant, user]", USER),
+        ("tenant", "tenant", TENANT),
+        ("all", "global", EVERYBODY),
+    ] {
+        let rate = format!("{count}/{}", unit());
+        rules +=
+            &format!("  - {{ name: {name}, by: {by}, rate: {rate}, algorithm: fixed-window }}\n");
+    }
+    let store = format!("redis+cluster://{}", cluster.servers[0].address());
+    let flags = ["--store", store.as_str(), "--store-budget", "30000"];
+    let nodes: Vec<Server> = (0..4).map(|_| Server::with(&rules, &flags)).collect();
+    nodes.iter().for_each(wait_exact);
+    let mut lists: Vec<Vec<Vec<Asker>>> = vec![Vec::new(); CLIENTS];
+    for (i, list) in requests().chunks(LENGTH).enumerate() {
+        lists[i % CLIENTS].push(list.to_vec());
+    }
+    let begun = Instant::now();
+    let heard: Vec<(Asker, Answer)> = std::thread::scope(|scope| {
+        let moving = scope.spawn(|| cluster.move_slots(4_096));
+        let nodes = &nodes;
+        let clients = lists.into_iter().enumerate();
+        let clients = clients
+            .map(|(i, lists)| scope.spawn(move || client(&nodes[i % nodes.len()], lists, begun)));
+        let clients: Vec<_> = clients.collect();
+        let heard = clients
+            .into_iter()
+            .flat_map(|c| c.join().unwrap())
+            .collect();
+        moving.join().unwrap();
+        heard
+    });
+    let passed: Vec<&Asker> = heard.iter().filter(|h| h.1.allowed).map(|h| &h.0).collect();
+    let local = heard
+        .iter()
+        .filter(|h| h.1.allowed && h.1.source == Source::Fallback);
+    let local = local.count() as u64;
+    let good = passed.iter().filter(|asker| asker.is_good()).count() as u64;
+    eprintln!(
+        "cluster: {} of {} passed, {good} of them good, {local} without the store; {} asked",
+        passed.len(),
+        EVERYBODY,
+        heard.len()
+    );
+    // What was decided without the store while a record was split between two servers is charged later.
+    assert!(local <= EVERYBODY / 100, "{local} without the store");
+    let all = passed.len() as u64;
+    assert!(
+        (EVERYBODY * 99 / 100..=EVERYBODY + local).contains(&all),
+        "{all}"
+    );
+    assert!(good >= EVERYBODY * 95 / 100, "{good}");
+    let users = counted(&passed, Asker::clone);
+    assert_eq!(users.into_iter().find(|(_, passed)| *passed > USER), None);
+    let tenants = counted(&passed, |asker| asker.tenant.clone());
+    let over = tenants
+        .into_iter()
+        .find(|(_, passed)| *passed > TENANT + local);
+    assert_eq!(over, None);
+}
