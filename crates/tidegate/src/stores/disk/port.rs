@@ -1,5 +1,6 @@
 //! The store trait, filled: memory decides, and what must be kept is waited for.
 
+use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::store::{
     Charge, ChargeSet, Durability, Granted, Held, Hold, Inspection, OnStoreFailure, Outcome,
     Refund, Refunded, Role, Seed, Source, Store, StoreError,
@@ -15,6 +16,10 @@ type Answer<T> = Result<T, StoreError>;
 
 /// How long a charge waits that does not say: one that no rule has read.
 const USUAL: Nanos = Nanos::from_millis(50);
+/// What a rule says that refuses when its counts cannot be kept. The disk may have room again soon.
+const UNKEPT: Verdict = Verdict::Deny {
+    retry: Retry::After(Nanos::from_secs(1)),
+};
 
 impl<C: Clock + 'static> Store for DiskStore<C> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
@@ -157,6 +162,12 @@ impl<C: Clock + 'static> DiskStore<C> {
             let now = self.memory.clock().now();
             self.memory.take_back_at(&charges, outcome.at, now);
             outcome.admitted = false;
+            // It is by these that a refusal for want of the store is told from one by a limit.
+            for (charge, reading) in set.charges.iter().zip(&mut outcome.readings) {
+                if refuses(charge) {
+                    reading.verdict = UNKEPT;
+                }
+            }
         }
     }
 }

@@ -86,7 +86,7 @@ async fn on_a_full_disk_each_rule_does_as_it_says_and_nothing_is_lost_when_there
     assert_eq!(local.source, Source::Fallback);
     let strict = desk.set(1, 7, &STRICT);
     let refused = store.charge(&strict).await.expect("an answer");
-    assert!(!refused.admitted);
+    assert!(!refused.admitted && !refused.readings[0].verdict.allows());
     assert_eq!(refused.source, Source::Fallback);
     assert_eq!(
         desk.used(&store, 1).await,
