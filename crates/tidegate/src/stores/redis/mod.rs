@@ -27,6 +27,7 @@ mod console;
 mod fault;
 mod gate;
 mod lane;
+mod layout;
 mod link;
 #[cfg(test)]
 mod lockstep;
@@ -54,6 +55,7 @@ use tidegate_core::units::Nanos;
 
 pub use self::console::{Console, Said, ScriptText, SignedIn};
 pub use self::fault::{Action, Denied, Fault};
+pub use self::layout::{Layout, Site, Witness};
 pub use self::link::RedisConfig;
 pub use self::parts::Redis;
 pub use self::secret::{SecretError, SecretKept};
