@@ -23,6 +23,18 @@ pub(crate) struct Finding {
     grade: Grade,
     found: String,
     cure: Option<String>,
+    at: At,
+}
+
+/// Which servers of a cluster it is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum At {
+    /// The store as a whole, or its only server.
+    Store,
+    /// Some of several.
+    Some(Vec<String>),
+    /// All of several.
+    Each(Vec<String>),
 }
 
 impl Finding {
@@ -32,6 +44,7 @@ impl Finding {
             grade: Grade::Ok,
             found: found.into(),
             cure: None,
+            at: At::Store,
         }
     }
 
@@ -71,6 +84,23 @@ impl Finding {
         )
     }
 
+    /// The same of these servers.
+    pub(super) fn at(self, servers: Vec<String>) -> Self {
+        let at = At::Some(servers);
+        Finding { at, ..self }
+    }
+
+    /// The same of these, who are all.
+    pub(super) fn at_each(self, servers: Vec<String>) -> Self {
+        let at = At::Each(servers);
+        Finding { at, ..self }
+    }
+
+    /// Whether both are about one check.
+    pub(super) fn is_beside(&self, other: &Finding) -> bool {
+        self.check == other.check
+    }
+
     pub(crate) fn is_failure(&self) -> bool {
         self.grade == Grade::Fail
     }
@@ -82,7 +112,12 @@ impl Finding {
             Grade::Warn => "warn",
             Grade::Fail => "FAIL",
         };
-        let mut line = format!("{grade:<4}  {:<11}  {}", self.check, self.found);
+        let at = match &self.at {
+            At::Store => String::new(),
+            At::Some(servers) => format!("{}: ", servers.join(", ")),
+            At::Each(_) => "each: ".to_owned(),
+        };
+        let mut line = format!("{grade:<4}  {:<11}  {at}{}", self.check, self.found);
         if let Some(cure) = &self.cure {
             line.push_str("; ");
             line.push_str(cure);
@@ -101,7 +136,17 @@ impl Finding {
             Grade::Warn => "warn",
             Grade::Fail => "fail",
         };
-        json!({"check": self.check, "grade": grade, "found": self.found, "cure": self.cure})
+        let at = match &self.at {
+            At::Store => &[][..],
+            At::Some(servers) | At::Each(servers) => servers,
+        };
+        json!({
+            "check": self.check,
+            "grade": grade,
+            "at": at,
+            "found": self.found,
+            "cure": self.cure,
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use super::seen::{Info, Seen, Silent, setting};
 const NEARLY_FULL: u64 = 90;
 /// A replica that is heard of less often is not to be counted on. They report every second.
 const LAG_SECS: u64 = 10;
+const REPLICATION: &str = "replication";
 /// However many a server claims to have.
 const MOST_REPLICAS: u64 = 100;
 
@@ -116,20 +117,34 @@ fn forgets(append_only: bool, saving: &Saving, info: &Info) -> String {
     }
 }
 
-pub(super) fn replication(info: &Seen<Info>) -> Finding {
-    let check = "replication";
+/// A server of a cluster that was written as if it were alone.
+pub(super) fn misaddressed(info: &Seen<Info>) -> Option<Finding> {
+    let info = info.as_ref().ok()?;
+    (info.number("cluster_enabled") == Some(1)).then(|| {
+        let found = "one server of a cluster: it has only some of the counters";
+        Finding::fail(
+            REPLICATION,
+            found,
+            "write redis+cluster://HOST:PORT, with TLS rediss+cluster://; nothing else was looked at",
+        )
+    })
+}
+
+/// Whom a server counts with.
+#[derive(Clone, Copy)]
+pub(super) enum Standing {
+    /// It has every counter.
+    Alone,
+    /// It has some slots of a cluster.
+    OfCluster,
+}
+
+pub(super) fn replication(info: &Seen<Info>, standing: Standing) -> Finding {
+    let check = REPLICATION;
     let info = match info {
         Ok(info) => info,
         Err(why) => return Finding::unseen(check, "replication", why, "+info"),
     };
-    if info.number("cluster_enabled") == Some(1) {
-        let found = "one server of a cluster: it holds only some of the counters";
-        return Finding::fail(
-            check,
-            found,
-            "give the address of the cluster, or a single server",
-        );
-    }
     if info.text("role") == Some("slave") {
         let host = info.text("master_host").unwrap_or("?");
         let port = info.text("master_port").unwrap_or("?");
@@ -137,11 +152,18 @@ pub(super) fn replication(info: &Seen<Info>) -> Finding {
         return Finding::fail(check, found, "give the address of the primary");
     }
     let replicas = info.number("connected_slaves").unwrap_or(0);
-    if replicas == 0 {
-        let found = "primary without a replica: while it is away nodes decide by their shares";
-        return Finding::ok(check, found);
+    if replicas > 0 {
+        return lag(check, info, replicas);
     }
-    lag(check, info, replicas)
+    let found = "primary without a replica: while it is away nodes decide by their shares";
+    match standing {
+        Standing::Alone => Finding::ok(check, found),
+        Standing::OfCluster => Finding::warn(
+            check,
+            found,
+            "add one with redis-cli --cluster add-node NEW:PORT HOST:PORT --cluster-slave",
+        ),
+    }
 }
 
 /// How far replicas are behind.
@@ -223,19 +245,24 @@ mod tests {
     }
 
     #[test]
+    fn a_server_of_a_cluster_is_not_to_be_written_as_one() {
+        let found = misaddressed(&info("role:master\ncluster_enabled:1"));
+        check(found.unwrap(), "FAIL", "redis+cluster://HOST:PORT");
+        assert_eq!(misaddressed(&info("cluster_enabled:0")), None);
+    }
+
+    #[test]
     fn a_replica_cannot_count_and_a_primary_says_who_follows_it() {
-        let tell = |text: &str| replication(&info(text));
+        let tell = |text: &str| replication(&info(text), Standing::Alone);
         check(
             tell("role:slave\nmaster_host:h\nmaster_port:1"),
             "FAIL",
             "h:1",
         );
-        check(tell("role:master\ncluster_enabled:1"), "FAIL", "cluster");
-        check(
-            tell("role:master\nconnected_slaves:0"),
-            "ok ",
-            "without a replica",
-        );
+        let bare = "role:master\nconnected_slaves:0";
+        check(tell(bare), "ok ", "without a replica");
+        let in_cluster = replication(&info(bare), Standing::OfCluster);
+        check(in_cluster, "warn", "without a replica");
         let with = |slave: &str| {
             format!("role:master\nconnected_slaves:1\nmaster_repl_offset:90\nslave0:{slave}")
         };

@@ -8,10 +8,11 @@ use super::seen::{Silent, seen};
 /// A script that does nothing, and what a server knows it by.
 const NOTHING: &[u8] = b"return 1";
 const NOTHING_HASH: &[u8] = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
-/// A key that nobody counts under, of the form that counters have.
-const COUNTER: &[u8] = b"tg:{doctor}:doctor";
+/// The subject of a key that nobody counts under, of the form that counters have.
+const SUBJECT: &str = "doctor";
 /// What is left over goes by itself.
 const LASTS_SECS: &[u8] = b"60";
+const LASTS_MILLIS: &[u8] = b"60000";
 
 /// One command, tried.
 #[derive(Clone, Debug)]
@@ -21,11 +22,17 @@ pub(super) struct Trial {
     refused: Option<Fault>,
 }
 
-/// Tries every command of the recipe in docs/redis.md on keys that begin with `prefix`, and removes
+/// Tries every command of the recipe in docs/redis.md, as far as this store takes it, on keys that begin with `prefix`, and removes
 /// them.
 pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>, Silent> {
     let (text, hash) = (format!("{prefix}:text"), format!("{prefix}:hash"));
     let (text, hash) = (text.as_bytes(), hash.as_bytes());
+    let counter = format!("tg:{{{}}}:doctor", console.tag().unwrap_or(SUBJECT));
+    let in_cluster: [(&'static str, &[&[u8]]); 3] = [
+        ("cluster|slots", &[b"CLUSTER", b"SLOTS"]),
+        ("cluster|info", &[b"CLUSTER", b"INFO"]),
+        ("pexpire", &[b"PEXPIRE", hash, LASTS_MILLIS]),
+    ];
     let commands: [(&'static str, &[&[u8]]); 16] = [
         ("ping", &[b"PING"]),
         ("info", &[b"INFO", b"server"]),
@@ -36,7 +43,7 @@ pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>
         ("eval_ro", &[b"EVAL_RO", NOTHING, b"0"]),
         ("evalsha_ro", &[b"EVALSHA_RO", NOTHING_HASH, b"0"]),
         ("set", &[b"SET", text, b"1", b"EX", LASTS_SECS]),
-        ("get", &[b"GET", COUNTER]),
+        ("get", &[b"GET", counter.as_bytes()]),
         ("get", &[b"GET", text]),
         ("hset", &[b"HSET", hash, b"a", b"1"]),
         ("hsetnx", &[b"HSETNX", hash, b"b", b"1"]),
@@ -45,7 +52,11 @@ pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>
         ("del", &[b"DEL", text, hash]),
     ];
     let mut trials = Vec::with_capacity(commands.len());
-    for (command, words) in commands {
+    let in_cluster = match console.tag() {
+        Some(_) => &in_cluster[..],
+        None => &[],
+    };
+    for (command, words) in in_cluster.iter().chain(&commands) {
         let refused = seen(console.ask(words).await)?.err();
         trials.push(Trial { command, refused });
     }

@@ -1,5 +1,7 @@
 //! `tidegate doctor` on real servers: each ill has its line, and nothing is left behind.
 
+mod several;
+
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +53,15 @@ impl Report {
     fn says(&self, check: &str, grade: &str, text: &str) {
         let line = self.line(check);
         assert!(line.starts_with(grade) && line.contains(text), "{line}");
+    }
+
+    /// A line of a check that may have several.
+    #[track_caller]
+    fn has(&self, check: &str, grade: &str, text: &str) {
+        let begins = format!("{grade:<4}  {check}");
+        let fits = |line: &str| line.starts_with(&begins) && line.contains(text);
+        let found = self.out.lines().any(fits);
+        assert!(found, "no {begins}.. {text} in\n{}{}", self.out, self.err);
     }
 
     #[track_caller]

@@ -5,21 +5,20 @@
 //! judges nothing. No error it gives tells a password.
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{Charge, ChargeSet, NodeId, Role, StoreError, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::address::Address;
 use super::books::Intent;
 use super::fault::Fault;
+use super::layout::{Share, Site};
 use super::link::RedisConfig;
 use super::plan::{Manner, Plan};
 use super::reply::{Nonsense, Reply};
 use super::scripts::{self, Loaded};
 use super::secret::{self, SecretKept};
-use super::sentinel::Sentinels;
 use super::{port, probe, refused};
 use crate::secret::Secret;
 
@@ -29,6 +28,7 @@ pub struct Console {
     password: Option<String>,
     address: String,
     database: i64,
+    share: Share,
 }
 
 /// What a server answered.
@@ -64,47 +64,22 @@ pub struct SignedIn {
     pub ago: Nanos,
 }
 
-/// The server to ask: the only one, the primary, or the first that was named of a cluster.
-async fn client(config: &RedisConfig) -> Result<Client, Fault> {
-    let (place, access) = match Address::read(&config.url)? {
-        Address::One { at, access } => (Some(at), access),
-        Address::Cluster { at, access } => (at.into_iter().next(), access),
-        Address::Sentinels {
-            at,
-            name,
-            sentinels,
-            servers,
-        } => {
-            let patience = config.connect_timeout;
-            let led = Sentinels::new(&at, &name, &sentinels, &servers, patience);
-            (Some(led.find().await?), servers)
-        }
-    };
-    let place = place.ok_or_else(|| Fault::not_connected(None))?;
-    access.client(&place)
-}
-
 impl Console {
-    /// Connects, and makes sure that somebody answers.
-    ///
-    /// # Errors
-    /// When nobody does, or we are not let in.
-    pub async fn open(config: &RedisConfig) -> Result<Self, Fault> {
-        let client = client(config).await?;
-        let info = client.get_connection_info();
-        let password = info.redis_settings().password().map(str::to_owned);
-        let (address, database) = (info.addr().to_string(), info.redis_settings().db());
-        let waits = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(config.connect_timeout))
-            .set_response_timeout(Some(config.reply_timeout));
+    pub(super) async fn open(site: &Site, config: &RedisConfig) -> Result<Self, Fault> {
+        let client = site.access.client(&site.place)?;
+        let login = client.get_connection_info().redis_settings();
+        let password = login.password().map(str::to_owned);
+        let database = login.db();
+        let waits = config.waits();
         let connected = client.get_multiplexed_async_connection_with_config(&waits);
         let connected = connected.await;
         let connection = connected.map_err(|error| Fault::of(&error, password.as_deref()))?;
         let console = Console {
             connection,
             password,
-            address,
+            address: site.address(),
             database,
+            share: site.share.clone(),
         };
         console.ask(&[b"PING"]).await?;
         Ok(console)
@@ -118,6 +93,17 @@ impl Console {
     /// The number of the database.
     pub fn database(&self) -> i64 {
         self.database
+    }
+
+    /// What a key must have between braces for this primary of a cluster to have it; nothing where the
+    /// server has every key.
+    pub fn tag(&self) -> Option<&str> {
+        self.share.tag.as_deref()
+    }
+
+    /// Whether the secret of the store is kept here.
+    pub fn keeps_secret(&self) -> bool {
+        self.share.has_secret
     }
 
     /// Asks one command.
@@ -144,10 +130,9 @@ impl Console {
         let mut connection = self.connection.clone();
         let answers: RedisResult<Vec<RedisResult<Value>>> =
             pipeline.query_async(&mut connection).await;
-        let fault = |error| Fault::of(&error, self.password.as_deref());
-        let answers = answers.map_err(fault)?.into_iter();
+        let answers = answers.map_err(|error| self.fault(&error))?.into_iter();
         Ok(answers
-            .map(|one| one.map(Said::from).map_err(fault))
+            .map(|one| one.map(Said::from).map_err(|error| self.fault(&error)))
             .collect())
     }
 
@@ -170,7 +155,7 @@ impl Console {
     /// When it is refused, or nothing comes back.
     pub async fn nodes(&self) -> Result<Vec<SignedIn>, Fault> {
         let now = self.time().await?;
-        let found = self.ask(&[b"HGETALL", probe::NODES]).await?;
+        let found = self.ask(&[b"HGETALL", &self.share.register]).await?;
         let (Some(now), Said::List(fields)) = (now, found) else {
             return Ok(Vec::new());
         };
@@ -260,7 +245,16 @@ impl Console {
     async fn value(&self, command: &Cmd) -> Result<Value, Fault> {
         let mut connection = self.connection.clone();
         let answer = command.query_async(&mut connection).await;
-        answer.map_err(|error| Fault::of(&error, self.password.as_deref()))
+        answer.map_err(|error| self.fault(&error))
+    }
+
+    fn fault(&self, error: &RedisError) -> Fault {
+        let fault = Fault::of(error, self.password.as_deref());
+        match self.tag() {
+            // A cluster that we know to be one sends us on only while slots move.
+            Some(_) => fault.on_the_move(),
+            None => fault,
+        }
     }
 }
 

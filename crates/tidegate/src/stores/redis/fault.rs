@@ -262,7 +262,8 @@ impl Fault {
 
     /// Whether nothing came back, as opposed to a refusal.
     pub fn is_silence(&self) -> bool {
-        self.action == Action::Reconnect || self.code == TIMEOUT
+        // A sentinel's is said to be one.
+        self.action == Action::Reconnect || self.code.ends_with(TIMEOUT)
     }
 
     /// Which right is missing, if that is what is wrong.

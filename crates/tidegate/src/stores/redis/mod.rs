@@ -28,6 +28,7 @@ mod durable;
 mod fault;
 mod gate;
 mod lane;
+mod layout;
 mod link;
 #[cfg(test)]
 mod lockstep;
@@ -56,6 +57,7 @@ use super::record;
 
 pub use self::console::{Console, Said, ScriptText, SignedIn};
 pub use self::fault::{Action, Denied, Fault};
+pub use self::layout::{Layout, Site, Witness};
 pub use self::link::RedisConfig;
 pub use self::parts::Redis;
 pub use self::secret::{SecretError, SecretKept};

@@ -25,6 +25,9 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How far apart they are asked when there are many hints.
 const ASK_APART: Duration = Duration::from_millis(20);
 
+/// Where a sentinel says the primary is; nothing if it knows none of that name.
+pub(super) type Answer = Result<Option<Place>, Fault>;
+
 /// The sentinels that watch one primary.
 pub(super) struct Sentinels {
     each: Vec<Arc<Sentinel>>,
@@ -106,6 +109,23 @@ impl Sentinels {
         Ok(place)
     }
 
+    /// What each of them says, in the order they were written, and what that comes to.
+    pub(super) async fn hear(&self) -> (Vec<(Place, Answer)>, Result<Place, Fault>) {
+        let ask = |one: &Arc<Sentinel>| {
+            let one = Arc::clone(one);
+            tokio::spawn(async move { one.ask().await })
+        };
+        let asked: Vec<_> = self.each.iter().map(ask).collect();
+        let (mut heard, mut votes) = (Vec::new(), Votes::of(self.each.len()));
+        for (one, asked) in self.each.iter().zip(asked) {
+            let answer = asked.await;
+            let answer = answer.unwrap_or_else(|_| Err(Fault::not_connected(None)));
+            votes.cast(answer.clone());
+            heard.push((one.place.clone(), answer));
+        }
+        (heard, votes.counted())
+    }
+
     async fn poll(&self) -> Result<Place, Fault> {
         let mut asked = JoinSet::new();
         for one in &self.each {
@@ -145,8 +165,7 @@ struct Sentinel {
 }
 
 impl Sentinel {
-    /// Where it says the primary is; nothing if it knows none of that name.
-    async fn ask(&self) -> Result<Option<Place>, Fault> {
+    async fn ask(&self) -> Answer {
         let answer = timeout(self.patience, async {
             // Taken out while it is used: one that never answers is not kept.
             let mut kept = self.connection.lock().await;

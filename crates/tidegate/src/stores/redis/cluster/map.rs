@@ -100,6 +100,12 @@ impl SlotMap {
         (owner != NOBODY).then_some(usize::from(owner))
     }
 
+    /// How many slots an owner has; without one, how many nobody serves.
+    pub(super) fn count(&self, owner: Option<usize>) -> usize {
+        let slots = (0..SLOTS).map(Slot);
+        slots.filter(|slot| self.owner(*slot) == owner).count()
+    }
+
     /// The same with one slot at the primary that is at `place`; none if nobody known is there.
     pub(super) fn moved(&self, slot: Slot, place: &Place) -> Option<SlotMap> {
         let owner = self.primaries.iter().position(|p| p.place == *place)?;

@@ -6,6 +6,7 @@
 //! name in the cluster: a replica that takes over is another part. Knows nothing of counters.
 
 mod branch;
+pub(super) mod census;
 mod map;
 mod slots;
 mod survey;

@@ -16,10 +16,10 @@ use tokio::time::{sleep, timeout};
 
 use super::map::{Primary, SlotMap};
 use super::{Cluster, Seat, View, host};
-use crate::stores::redis::access::Place;
+use crate::stores::redis::access::{Access, Place};
 use crate::stores::redis::fault::Fault;
 use crate::stores::redis::lane::jittered;
-use crate::stores::redis::link::{Errand, Link};
+use crate::stores::redis::link::{Errand, Link, RedisConfig};
 use crate::stores::redis::redirect::Entry;
 use crate::stores::redis::route::Route;
 
@@ -90,9 +90,9 @@ enum Source {
 }
 
 /// What a server answered.
-struct Told {
-    map: SlotMap,
-    epoch: u64,
+pub(super) struct Told {
+    pub(super) map: SlotMap,
+    pub(super) epoch: u64,
 }
 
 impl Cluster {
@@ -146,24 +146,14 @@ impl Cluster {
     }
 
     async fn ask(&self, source: &Source) -> Result<Told, Fault> {
-        let (info, slots) = (command("INFO"), command("SLOTS"));
         match source {
             Source::Connected(seat) => {
+                let (info, slots) = (command("INFO"), command("SLOTS"));
                 let send = |command| seat.link.send(Errand::Command(command), Entry::Plain);
                 let info = send(&info).await.0?;
                 told(&info, &send(&slots).await.0?, &seat.place)
             }
-            Source::At(place) => {
-                let client = self.access.client(place)?;
-                let login = client.get_connection_info().redis_settings();
-                let fault = |error: RedisError| Fault::of(&error, login.password());
-                let waits = self.config.waits();
-                let connection = client.get_multiplexed_async_connection_with_config(&waits);
-                let mut connection = connection.await.map_err(fault)?;
-                let info: Value = info.query_async(&mut connection).await.map_err(fault)?;
-                let slots: Value = slots.query_async(&mut connection).await.map_err(fault)?;
-                told(&info, &slots, place)
-            }
+            Source::At(place) => ask_at(place, &self.access, &self.config).await,
         }
     }
 
@@ -204,6 +194,24 @@ impl Cluster {
             memo: before.map_or_else(Arc::default, |seat| Arc::clone(&seat.memo)),
         }))
     }
+}
+
+/// Asks the server at `place` over a connection that is for this question only.
+pub(super) async fn ask_at(
+    place: &Place,
+    access: &Access,
+    config: &RedisConfig,
+) -> Result<Told, Fault> {
+    let client = access.client(place)?;
+    let login = client.get_connection_info().redis_settings();
+    let fault = |error: RedisError| Fault::of(&error, login.password());
+    let waits = config.waits();
+    let connection = client.get_multiplexed_async_connection_with_config(&waits);
+    let mut connection = connection.await.map_err(fault)?;
+    let info = command("INFO").query_async(&mut connection).await;
+    let info: Value = info.map_err(fault)?;
+    let slots = command("SLOTS").query_async(&mut connection).await;
+    told(&info, &slots.map_err(fault)?, place)
 }
 
 fn command(about: &str) -> Cmd {

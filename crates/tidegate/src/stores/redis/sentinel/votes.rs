@@ -1,6 +1,6 @@
 //! What several sentinels say together.
 
-use super::{Fault, Place};
+use super::{Answer, Fault, Place};
 
 /// Answers, as they come in.
 pub(super) struct Votes {
@@ -24,7 +24,7 @@ impl Votes {
     }
 
     /// Counts one answer: a place, or that it knows of none.
-    pub(super) fn cast(&mut self, answer: Result<Option<Place>, Fault>) {
+    pub(super) fn cast(&mut self, answer: Answer) {
         let place = match answer {
             Ok(place) => place,
             Err(fault) => {
