@@ -22,8 +22,8 @@ pub(super) struct Trial {
     refused: Option<Fault>,
 }
 
-/// Tries every command of the recipe in docs/redis.md, as far as this store takes it, on keys that begin with `prefix`, and removes
-/// them.
+/// Tries every command of the recipe in docs/redis.md, as far as this store takes it, on keys that begin
+/// with `prefix`, and removes them.
 pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>, Silent> {
     let (text, hash) = (format!("{prefix}:text"), format!("{prefix}:hash"));
     let (text, hash) = (text.as_bytes(), hash.as_bytes());
@@ -33,7 +33,7 @@ pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>
         ("cluster|info", &[b"CLUSTER", b"INFO"]),
         ("pexpire", &[b"PEXPIRE", hash, LASTS_MILLIS]),
     ];
-    let commands: [(&'static str, &[&[u8]]); 16] = [
+    let commands: [(&'static str, &[&[u8]]); 17] = [
         ("ping", &[b"PING"]),
         ("info", &[b"INFO", b"server"]),
         ("time", &[b"TIME"]),
@@ -45,6 +45,8 @@ pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>
         ("set", &[b"SET", text, b"1", b"EX", LASTS_SECS]),
         ("get", &[b"GET", counter.as_bytes()]),
         ("get", &[b"GET", text]),
+        // Earlier than it expires, so that nothing changes.
+        ("expireat", &[b"EXPIREAT", text, b"1", b"GT"]),
         ("hset", &[b"HSET", hash, b"a", b"1"]),
         ("hsetnx", &[b"HSETNX", hash, b"b", b"1"]),
         ("hgetall", &[b"HGETALL", hash]),

@@ -34,15 +34,19 @@ impl Counter {
         Ok(outcome.readings[0].figures.remaining)
     }
 
-    /// Charges until there is an answer; how many are left then.
+    /// Charges until both connections answer; how many are left then.
     async fn charge_at_last(&self) -> u64 {
         let mut left = 0;
-        eventually("an answer", async || match self.charge().await {
-            Ok(found) => {
-                left = found;
-                true
+        // Connections take turns: one may be dead that nobody has used since.
+        eventually("two answers", async || {
+            let both = (self.charge().await, self.charge().await);
+            match both {
+                (Ok(_), Ok(found)) => {
+                    left = found;
+                    true
+                }
+                _ => false,
             }
-            Err(_) => false,
         })
         .await;
         left
