@@ -155,14 +155,14 @@ fn a_part_is_not_blamed_for_what_has_left_it() {
     let (leaves, stays) = (bench.limit(0, 100, 1), bench.limit(0, 100, 1));
     bench.move_away(&leaves, 1);
     let set = bench.set(&[(&leaves, 1)]);
-    let outcomes = bench.sim.block_on(bench.store.charge_each(&[&set; 20]));
+    let outcomes = bench.sim.block_on(bench.store.charge_each(&[&set; 6]));
     let local = |o: &Outcome| o.admitted && o.source == Source::Fallback;
     assert!(outcomes.into_iter().all(|o| local(&o.expect("a decision"))));
     assert_eq!(bench.events_of(0), []);
     let stays = bench.charge(&bench.set(&[(&stays, 1)]));
     assert_eq!(stays.source, Source::Exact);
     bench.pass(MS(500));
-    assert_eq!(bench.booked(&leaves), 20, "where it is now");
+    assert_eq!(bench.booked(&leaves), 6, "where it is now");
     assert_eq!(bench.charge(&set).source, Source::Exact);
 }
 
