@@ -500,7 +500,8 @@ pub trait Probe: Send + Sync {
     fn life(&self) -> Option<Life>;
 
     /// The slot that a subject's counters are in, if they are in this store. A subject stays in its
-    /// slot; slots may move from store to store.
+    /// slot; slots may move from store to store. A call about a subject that is elsewhere fails, and the
+    /// store knows it from then on.
     fn slot(&self, _: Fingerprint) -> Option<Slot> {
         Some(Slot(0))
     }

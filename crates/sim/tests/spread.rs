@@ -122,6 +122,50 @@ fn a_hung_part_costs_the_budget_once_and_the_next_step_is_decided_at_once() {
     assert!(!opened);
 }
 
+/// The first step is so slow that the second has hardly any time.
+#[test]
+fn a_part_is_not_blamed_for_the_time_that_another_took() {
+    let bench = Bench::new();
+    let all = bench.limit(1, 1_000, 0);
+    bench.weather(
+        0,
+        Weather {
+            fastest: Nanos::new(2_350_000),
+            spread: Nanos::ZERO,
+            ..Weather::FAIR
+        },
+    );
+    let mut local = 0;
+    for _ in 0..30 {
+        let own = bench.limit(0, 10, 1);
+        let outcome = bench.charge(&bench.set(&[(&own, 1), (&all, 1)]));
+        local += u64::from(outcome.source == Source::Fallback);
+        bench.pass(MS(30)); // what is owed has been charged
+    }
+    assert!(local >= 10, "{local} of 30 had no time left");
+    assert_eq!(bench.events_of(0), [], "it is in time");
+    assert!(!bench.events_of(1).contains(&Event::BreakerOpened));
+    assert_eq!(bench.booked(&all), 30);
+}
+
+/// Many were on their way when the slot left.
+#[test]
+fn a_part_is_not_blamed_for_what_has_left_it() {
+    let bench = Bench::new();
+    let (leaves, stays) = (bench.limit(0, 100, 1), bench.limit(0, 100, 1));
+    bench.move_away(&leaves, 1);
+    let set = bench.set(&[(&leaves, 1)]);
+    let outcomes = bench.sim.block_on(bench.store.charge_each(&[&set; 6]));
+    let local = |o: &Outcome| o.admitted && o.source == Source::Fallback;
+    assert!(outcomes.into_iter().all(|o| local(&o.expect("a decision"))));
+    assert_eq!(bench.events_of(0), []);
+    let stays = bench.charge(&bench.set(&[(&stays, 1)]));
+    assert_eq!(stays.source, Source::Exact);
+    bench.pass(MS(500));
+    assert_eq!(bench.booked(&leaves), 6, "where it is now");
+    assert_eq!(bench.charge(&set).source, Source::Exact);
+}
+
 #[test]
 fn a_part_that_is_down_takes_only_its_own_with_it() {
     let bench = Bench::new();

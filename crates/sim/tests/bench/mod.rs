@@ -139,6 +139,11 @@ impl Bench {
         }
     }
 
+    /// Gives a subject to another part. The node has not read so yet.
+    pub(crate) fn move_away(&self, own: &Own, part: usize) {
+        self.cluster.give(own.subject, part);
+    }
+
     pub(crate) fn set<'a>(&self, limits: &[(&'a Own, u64)]) -> ChargeSet<'a> {
         let charge = |(own, cost): &(&'a Own, u64)| Charge {
             subject: own.subject,
