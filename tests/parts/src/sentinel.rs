@@ -124,13 +124,17 @@ impl Sentinels {
     /// Orders a failover, again if it comes to nothing; returns when another server is the primary.
     pub fn fail_over(&self) {
         let before = self.primary();
-        let port = self.ports()[0];
         let order = || {
-            redis_cli(port, &["SENTINEL", "FAILOVER", WATCHED]);
+            self.order();
             self.primary().to_string()
         };
         until("a failover", order, |port| port != before.to_string());
         self.moved_from(before);
+    }
+
+    /// Tells the first sentinel to make another server the primary; what it says to that.
+    pub fn order(&self) -> String {
+        redis_cli(self.ports()[0], &["SENTINEL", "FAILOVER", WATCHED])
     }
 
     /// Returns when another server than that on port `before` is the primary and says so itself.

@@ -254,3 +254,12 @@ fn nodes_share_a_ceiling_in_a_cluster() {
     assert_eq!(passed, Vec::from_iter(0..40));
     assert_eq!(refused.len(), 60);
 }
+
+/// With the usual budget, which the first ping of a primary once took longer than.
+#[test]
+fn a_node_meets_every_primary_of_a_cluster() {
+    let cluster = Cluster::start();
+    let store = format!("redis+cluster://{}", cluster.servers[0].address());
+    let rules = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour }\n";
+    exact(&Server::with(rules, &["--store", &store]));
+}

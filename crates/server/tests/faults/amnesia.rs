@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
-use tidegate_parts::{Program, Server as Redis};
+use tidegate_parts::{Fault, Program, Server as Redis};
 
-use crate::fleet::{Fleet, LOST};
+use crate::fleet::{Fleet, LOST, Line, wait_exact};
 use crate::history::{History, Record, now};
+use crate::http::ask;
 use crate::load::Load;
 use crate::rates::Rate;
+use crate::server::{Server, unit, wait_for};
 
 /// At the loss half of one limit is used, three quarters of another, and nearly all of the third.
 const BEFORE: Duration = Duration::from_secs(5);
@@ -125,6 +127,33 @@ fn a_node_that_dies_with_the_store_takes_only_what_no_other_had_seen() {
         let unseen = |r: &&Record| r.node == DEAD && r.admitted() && Some(r.heard) > seen;
         exact().filter(unseen).count() as u64
     });
+}
+
+/// A round trip for each of them would take longer than a decision may wait, however often it is tried.
+#[test]
+fn a_node_that_remembers_much_puts_it_back_over_a_slow_line() {
+    let mut store = Redis::redis7();
+    let line = Line::to(store.address());
+    line.set(Fault::Delay(Duration::from_millis(2)));
+    let rules = format!(
+        "version: 1\nrules:\n  - {{ name: r, by: ip, rate: 100/{}, algorithm: fixed-window }}\n",
+        unit()
+    );
+    let url = line.url();
+    let node = Server::with(&rules, &["--store", &url, "--store-budget", "40"]);
+    wait_exact(&node);
+    let mut client = node.client();
+    for i in 0..20 {
+        let ten = (0..10).map(|j| ask(&format!("198.51.{i}.{j}"), "/x"));
+        let list = format!("[{}]", ten.collect::<Vec<_>>().join(","));
+        assert_eq!(client.post("/v1/check", &list).status, 200);
+    }
+    store.kill();
+    store.restart();
+    wait_for("a loss", || {
+        (node.metric("tidegate_store_losses_total") > 0).then_some(())
+    });
+    wait_exact(&node);
 }
 
 /// Evicted are the records, which expire; the keys that stay are not.

@@ -1,6 +1,6 @@
 //! Primaries that come and go under load, with sentinels that say which one it is.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate_core::units::Nanos;
 use tidegate_parts::Sentinels;
@@ -9,7 +9,6 @@ use crate::fleet::Fleet;
 use crate::history::{Record, now};
 use crate::load::Load;
 use crate::rates::{Rate, SHARE};
-use crate::server::wait_for;
 
 const FAILOVERS: usize = 10;
 const CALM: Duration = Duration::from_secs(3);
@@ -33,10 +32,7 @@ fn fail_over(sentinels: &mut Sentinels, end: End) -> Nanos {
         End::Frozen => servers[old].freeze(),
         End::Relieved => sentinels.fail_over(),
     }
-    // A vote may come to nothing, and the next is held eight seconds later.
-    wait_for(&format!("a new primary, {end:?}"), || {
-        (sentinels.primary() != before).then_some(())
-    });
+    wait_for_vote(sentinels, before, end);
     sentinels.moved_from(before);
     let (moved, old) = (now(), &mut sentinels.servers[old]);
     match end {
@@ -46,6 +42,23 @@ fn fail_over(sentinels: &mut Sentinels, end: End) -> Nanos {
     }
     sentinels.settle();
     moved
+}
+
+/// Waits until another primary is voted for. A vote may come to nothing on a machine that stalls, and
+/// sentinels that saw it stall hold none for half a minute: then they are told to.
+fn wait_for_vote(sentinels: &Sentinels, before: u16, end: End) {
+    for _ in 0..12 {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(12) {
+            if sentinels.primary() != before {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let said = sentinels.order();
+        eprintln!("failovers: no vote yet, {end:?}; ordered: {said}");
+    }
+    panic!("no new primary, {end:?}");
 }
 
 #[test]
