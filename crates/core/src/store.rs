@@ -4,13 +4,21 @@
 //! from Envoy or the parameters of one `CL.THROTTLE` call are as good as a rule's. A breaker, a
 //! fallback and a lease are each a `Store` around a `Store`. A store says by [`Outcome::at`] what
 //! time it decided by: the injected clock's, or its own.
+//!
+//! `terms` is what rules ask of a store and stores can give; `shared` what a store tells that several
+//! nodes share and that may fail.
+
+mod shared;
+mod terms;
 
 use std::borrow::Cow;
 use std::future::Future;
 
 use smallvec::SmallVec;
 
-use crate::algorithms::{Figures, Limit, Precision, State, Verdict};
+pub use self::shared::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, Vitals};
+pub use self::terms::{Abilities, Durability, Keeps, OnStoreFailure, Terms};
+use crate::algorithms::{Figures, Limit, State, Verdict};
 use crate::subject::{Fingerprint, RuleName};
 use crate::units::{Cost, Nanos};
 
@@ -23,126 +31,6 @@ pub enum Role {
     Shadow,
     /// One of several budgets: the request is refused only when none of them has room.
     Quota,
-}
-
-/// What decides when the store does not.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum OnStoreFailure {
-    /// A local share of the limit.
-    #[default]
-    Local,
-    /// The full limit on each node.
-    Allow,
-    /// Refuse.
-    Deny,
-}
-
-/// What a count is safe from before its decision is told.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Durability {
-    /// Nothing: the decision is told at once.
-    #[default]
-    None,
-    /// The loss of the server that keeps it: a replica has it too.
-    Replica,
-    /// The loss of both servers' memories: it is on the disk of the server and of a replica.
-    ReplicaAof,
-    /// A crash of this process or machine: it is on the disk here.
-    Disk,
-}
-
-impl Durability {
-    /// Every one, least first.
-    pub const ALL: [Durability; 4] = [
-        Durability::None,
-        Durability::Replica,
-        Durability::ReplicaAof,
-        Durability::Disk,
-    ];
-
-    /// As a rules file writes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Durability::None => "none",
-            Durability::Replica => "replica",
-            Durability::ReplicaAof => "replica+aof",
-            Durability::Disk => "disk",
-        }
-    }
-
-    /// Whether a decision must wait until its count is safe.
-    pub const fn waits(self) -> bool {
-        !matches!(self, Durability::None)
-    }
-}
-
-/// What a store can keep counts safe from.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Keeps {
-    /// Nothing: they are in the memory of this process.
-    Nothing,
-    /// A crash, by a journal on the disk here.
-    OnDisk,
-    /// The loss of a server, by its replicas.
-    OnReplicas,
-    /// Not known: the rules are read without a store.
-    Unknown,
-}
-
-/// What a store can do for the rules that are read for it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Abilities {
-    /// How it computes.
-    pub precision: Precision,
-    /// What it keeps counts safe from.
-    pub keeps: Keeps,
-}
-
-impl Abilities {
-    /// Counters in the memory of this process.
-    pub const MEMORY: Abilities = Abilities {
-        precision: Precision::Memory,
-        keeps: Keeps::Nothing,
-    };
-    /// The same with a journal on disk.
-    pub const JOURNAL: Abilities = Abilities {
-        precision: Precision::Memory,
-        keeps: Keeps::OnDisk,
-    };
-    /// Counters in Redis or Valkey.
-    pub const SCRIPTS: Abilities = Abilities {
-        precision: Precision::Script,
-        keeps: Keeps::OnReplicas,
-    };
-    /// No store yet: rules that are only looked at.
-    pub const UNKNOWN: Abilities = Abilities {
-        precision: Precision::Memory,
-        keeps: Keeps::Unknown,
-    };
-}
-
-/// What a rule asks of the store that keeps its counts.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Terms {
-    /// What decides when the store does not.
-    pub on_failure: OnStoreFailure,
-    /// How long a decision may wait for the store, if not as long as usual.
-    pub budget: Option<Nanos>,
-    /// What its counts must be safe from before a decision is told.
-    pub durability: Durability,
-    /// How many attributes name a subject: of two, the one named by more is the narrower. Where a set
-    /// cannot be charged in one step, the narrower is charged first.
-    pub named_by: u8,
-}
-
-impl Terms {
-    /// What a limit without a rule asks.
-    pub const USUAL: Terms = Terms {
-        on_failure: OnStoreFailure::Local,
-        budget: None,
-        durability: Durability::None,
-        named_by: 0,
-    };
 }
 
 /// One limit that a request touches.
@@ -459,73 +347,4 @@ pub trait Store: Send + Sync {
 
     /// Forgets each counter; how many there were.
     fn reset(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<u64>> + Send;
-}
-
-/// A span in which a store kept every count. It ends when the store starts empty, is emptied, or
-/// another takes over that may not have heard the last of it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Life(pub u64);
-
-/// One of the nodes that share a store. Drawn when it starts.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct NodeId(pub u64);
-
-/// A sign of life of a node. It is forgotten when it is not renewed for a few seconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Beat {
-    /// Whose.
-    pub node: NodeId,
-    /// The life of the store into which the node has merged all it remembers.
-    pub seeded: Option<Life>,
-}
-
-/// How a store is, and who shares it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Vitals {
-    /// The present life.
-    pub life: Life,
-    /// The store's time.
-    pub at: Nanos,
-    /// The latest beat of every node that lives.
-    pub beats: Vec<Beat>,
-}
-
-/// What a store that is shared and may fail tells of itself.
-pub trait Probe: Send + Sync {
-    /// Leaves a beat and asks for all of them, in one round trip.
-    fn beat(&self, beat: Beat) -> impl Future<Output = Answer<Vitals>> + Send;
-
-    /// The life that the latest answers came from, as far as it shows without asking: a connection
-    /// that was made anew may have met another store.
-    fn life(&self) -> Option<Life>;
-
-    /// The slot that a subject's counters are in, if they are in this store. A subject stays in its
-    /// slot; slots may move from store to store. A call about a subject that is elsewhere fails, and the
-    /// store knows it from then on.
-    fn slot(&self, _: Fingerprint) -> Option<Slot> {
-        Some(Slot(0))
-    }
-}
-
-/// Counters of one slot can be charged in one step.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Slot(pub u16);
-
-/// One of the stores among which counters are divided. It is known by the same id to every node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct PartId(pub u64);
-
-/// Several stores that fail each on its own, among which counters are divided by subject.
-pub trait Parts: Send + Sync {
-    /// One of them.
-    type Part: Store + Probe + 'static;
-
-    /// The part that a subject's counters are in, as far as is known: they may move.
-    fn part_of(&self, subject: Fingerprint) -> PartId;
-
-    /// A part, unless it is none any more.
-    fn part(&self, id: PartId) -> Option<Self::Part>;
-
-    /// Every part there is, as far as is known: a part is met before anyone asks for what is in it.
-    fn ids(&self) -> Vec<PartId>;
 }

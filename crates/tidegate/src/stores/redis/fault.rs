@@ -1,8 +1,9 @@
-//! What can go wrong with a server, and what to do about each: one table.
+//! What can go wrong with a server and the way to it, and what is to be done about it.
 //!
-//! A server names its errors by their first word. Inside a script some lose it and arrive as `ERR`, so
-//! there the text is looked at. What is not in the table counts as an outage: the fallback decides,
-//! and the message is told.
+//! What a server says is looked up in `table`; what it does not know counts as an outage: the fallback
+//! decides, and the message is told. No fault tells a password.
+
+mod table;
 
 use std::error::Error;
 use std::fmt;
@@ -11,6 +12,7 @@ use redis::{ErrorKind, RedisError};
 use tidegate_core::store::StoreError;
 use tidegate_core::units::Nanos;
 
+use self::table::{NEEDED, Row, TABLE, TLS_TABLE};
 use super::redirect::Redirect;
 
 /// What to do about an error.
@@ -32,200 +34,6 @@ pub enum Action {
     Report,
 }
 
-/// One row: an error by its first word, the text it must contain, what to do, and the cure.
-struct Row {
-    code: &'static str,
-    text: &'static str,
-    action: Action,
-    cure: &'static str,
-}
-
-const fn row(code: &'static str, text: &'static str, action: Action, cure: &'static str) -> Row {
-    Row {
-        code,
-        text,
-        action,
-        cure,
-    }
-}
-
-/// The first row that fits counts.
-const TABLE: &[Row] = &[
-    row(
-        "NOSCRIPT",
-        "",
-        Action::SendText,
-        "the script is sent again by itself",
-    ),
-    row(
-        "NOAUTH",
-        "",
-        Action::AskOperator,
-        "give a password in the address of the store",
-    ),
-    row(
-        "WRONGPASS",
-        "",
-        Action::AskOperator,
-        "correct the user or password of the store",
-    ),
-    row(
-        "NOPERM",
-        "",
-        Action::AskOperator,
-        "grant the user the commands and keys it needs",
-    ),
-    row(
-        "DENIED",
-        "",
-        Action::AskOperator,
-        "set a password, or `protected-mode no`, in the server",
-    ),
-    row(
-        "READONLY",
-        "",
-        Action::FindPrimary,
-        "this is a replica; the primary is looked for",
-    ),
-    row(
-        "MASTERDOWN",
-        "",
-        Action::FindPrimary,
-        "this replica has lost its primary",
-    ),
-    row("MOVED", "", Action::Redirect, CLUSTER),
-    row("ASK", "", Action::Redirect, CLUSTER),
-    row("CROSSSLOT", "", Action::Redirect, CLUSTER),
-    row(
-        "CLUSTERDOWN",
-        "",
-        Action::FallBack,
-        "bring the missing part of the cluster back",
-    ),
-    row(
-        "TRYAGAIN",
-        "",
-        Action::FallBack,
-        "slots are moving; it passes by itself",
-    ),
-    row(
-        "LOADING",
-        "",
-        Action::FallBack,
-        "the server is reading its data; it passes by itself",
-    ),
-    row(
-        "BUSY",
-        "",
-        Action::FallBack,
-        "another client's script blocks the server; SCRIPT KILL ends it",
-    ),
-    row(
-        "UNKILLABLE",
-        "",
-        Action::FallBack,
-        "another client's script blocks the server",
-    ),
-    row(
-        "OOM",
-        "",
-        Action::FallBack,
-        "raise `maxmemory` of the server",
-    ),
-    row(
-        "MISCONF",
-        "",
-        Action::FallBack,
-        "the server cannot save its data; see its log",
-    ),
-    row(
-        "NOREPLICAS",
-        "",
-        Action::FallBack,
-        "too few replicas for `min-replicas-to-write`",
-    ),
-    row(
-        "WRONGTYPE",
-        "",
-        Action::Report,
-        "another program uses keys that begin with `tg:`",
-    ),
-    row("EXECABORT", "", Action::Report, "please report this"),
-    row(
-        "ERR",
-        "max number of clients",
-        Action::FallBack,
-        "raise `maxclients` of the server",
-    ),
-    row("ERR", "can't run this command", Action::AskOperator, NEEDED),
-    row("ERR", "No permissions", Action::AskOperator, NEEDED),
-    row("ERR", "no permissions", Action::AskOperator, NEEDED),
-    row(
-        "ERR",
-        "can't access at least one of the keys",
-        Action::AskOperator,
-        NEEDED,
-    ),
-    row(
-        "ERR",
-        "unknown command",
-        Action::AskOperator,
-        "the server lacks a command we need",
-    ),
-    row(
-        "ERR",
-        "invalid password",
-        Action::AskOperator,
-        "correct the user or password of the store",
-    ),
-    row(
-        "ERR",
-        "AUTH",
-        Action::AskOperator,
-        "correct the user or password of the store",
-    ),
-    row(
-        "ERR",
-        "DB index is out of range",
-        Action::AskOperator,
-        "write a database the server has",
-    ),
-    row(
-        "ERR",
-        "cluster support disabled",
-        Action::AskOperator,
-        "this server is no cluster; write redis://HOST:PORT",
-    ),
-    row("ERR", "", Action::Report, "please report this"),
-];
-
-/// What TLS says when it cannot be used, by a part of its text, and the cure.
-const TLS_TABLE: &[(&str, &str)] = &[
-    ("UnknownIssuer", AUTHORITY),
-    // An authority of the same name, but not the same one.
-    ("BadSignature", AUTHORITY),
-    (
-        "not valid for name",
-        "write the host by a name that its certificate has",
-    ),
-    ("expired", "give the server a certificate that is valid now"),
-    (
-        "invalid peer certificate",
-        "give the server a certificate that is valid for it",
-    ),
-    (
-        "CertificateRequired",
-        "give a certificate of our own with `?cert=FILE&key=FILE`",
-    ),
-    (
-        "received fatal alert",
-        "give a certificate that the server knows with `?cert=FILE&key=FILE`",
-    ),
-];
-
-const AUTHORITY: &str = "give the certificate of the server's authority with `?ca=FILE`";
-const CLUSTER: &str = "this is a cluster; write redis+cluster://HOST:PORT";
-
 /// What a user of the server lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Denied {
@@ -234,8 +42,6 @@ pub enum Denied {
     /// The right to a key.
     Key,
 }
-
-const NEEDED: &str = "grant the user the commands and keys it needs";
 
 const TIMEOUT: &str = "no answer in time";
 
@@ -282,62 +88,62 @@ impl Fault {
         elsewhere || self.code == "NOAUTH"
     }
 
-    /// There is no connection, and none is waited for.
-    pub(super) fn not_connected(last: Option<&Fault>) -> Fault {
-        match last {
-            Some(fault) => fault.clone(),
-            None => Fault {
-                action: Action::Reconnect,
-                code: "not connected".to_owned(),
-                detail: String::new(),
-                cure: "it is connected to by itself",
-                redirect: None,
-            },
-        }
-    }
-
-    /// Nobody in a cluster serves the slot of the keys.
-    pub(super) fn not_served() -> Fault {
+    fn made(action: Action, code: &str, detail: &str, cure: &'static str) -> Fault {
         Fault {
-            action: Action::FallBack,
-            code: "no server".to_owned(),
-            detail: "for these keys is known".to_owned(),
-            cure: "see whether every slot of the cluster is served",
-            redirect: None,
-        }
-    }
-
-    /// A server of a cluster does not tell who serves what.
-    pub(super) fn no_map(detail: &str) -> Fault {
-        Fault {
-            action: Action::FallBack,
-            code: "no map".to_owned(),
-            detail: detail.to_owned(),
-            cure: "see whether the cluster was created and its slots are served",
-            redirect: None,
-        }
-    }
-
-    /// Keys of several slots were to be used in one step. Nothing was sent.
-    pub(super) fn across_slots() -> Fault {
-        Fault {
-            action: Action::Report,
-            code: "CROSSSLOT".to_owned(),
-            detail: "one step was to touch several slots of a cluster".to_owned(),
-            cure: "please report this",
-            redirect: None,
-        }
-    }
-
-    /// What an operator wrote cannot be used. `detail` repeats nothing that may be a secret.
-    pub(super) fn of_operator(code: &str, detail: &str, cure: &'static str) -> Fault {
-        Fault {
-            action: Action::AskOperator,
+            action,
             code: code.to_owned(),
             detail: detail.to_owned(),
             cure,
             redirect: None,
         }
+    }
+
+    /// There is no connection, and none is waited for.
+    pub(super) fn not_connected(last: Option<&Fault>) -> Fault {
+        match last {
+            Some(fault) => fault.clone(),
+            None => Fault::made(
+                Action::Reconnect,
+                "not connected",
+                "",
+                "it is connected to by itself",
+            ),
+        }
+    }
+
+    /// Nobody in a cluster serves the slot of the keys.
+    pub(super) fn not_served() -> Fault {
+        Fault::made(
+            Action::FallBack,
+            "no server",
+            "for these keys is known",
+            "see whether every slot of the cluster is served",
+        )
+    }
+
+    /// A server of a cluster does not tell who serves what.
+    pub(super) fn no_map(detail: &str) -> Fault {
+        Fault::made(
+            Action::FallBack,
+            "no map",
+            detail,
+            "see whether the cluster was created and its slots are served",
+        )
+    }
+
+    /// Keys of several slots were to be used in one step. Nothing was sent.
+    pub(super) fn across_slots() -> Fault {
+        Fault::made(
+            Action::Report,
+            "CROSSSLOT",
+            "one step was to touch several slots of a cluster",
+            "please report this",
+        )
+    }
+
+    /// What an operator wrote cannot be used. `detail` repeats nothing that may be a secret.
+    pub(super) fn of_operator(code: &str, detail: &str, cure: &'static str) -> Fault {
+        Fault::made(Action::AskOperator, code, detail, cure)
     }
 
     /// The same on an encrypted way, where a server that does not speak TLS waits for more.
@@ -370,24 +176,22 @@ impl Fault {
 
     /// The sentinels name several primaries.
     pub(super) fn undecided() -> Fault {
-        Fault {
-            action: Action::FindPrimary,
-            code: "sentinels disagree".to_owned(),
-            detail: String::new(),
-            cure: "they are asked again by themselves",
-            redirect: None,
-        }
+        Fault::made(
+            Action::FindPrimary,
+            "sentinels disagree",
+            "",
+            "they are asked again by themselves",
+        )
     }
 
     /// Where a primary was looked for is none, or none any more.
     pub(super) fn no_primary() -> Fault {
-        Fault {
-            action: Action::FindPrimary,
-            code: "no primary".to_owned(),
-            detail: String::new(),
-            cure: "it is looked for by itself",
-            redirect: None,
-        }
+        Fault::made(
+            Action::FindPrimary,
+            "no primary",
+            "",
+            "it is looked for by itself",
+        )
     }
 
     /// Reads the error of a call. `secret` is cut out of whatever the server says.

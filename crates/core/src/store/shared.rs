@@ -1,0 +1,79 @@
+//! What a store tells of itself that several nodes share, that may fail, and that may have parts.
+//!
+//! A life says whether counts may have been lost, beats who is there, slots what can be charged in one
+//! step. What follows from all that is decided elsewhere.
+
+use std::future::Future;
+
+use super::{Answer, Store};
+use crate::subject::Fingerprint;
+use crate::units::Nanos;
+
+/// A span in which a store kept every count. It ends when the store starts empty, is emptied, or
+/// another takes over that may not have heard the last of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Life(pub u64);
+
+/// One of the nodes that share a store. Drawn when it starts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub u64);
+
+/// A sign of life of a node. It is forgotten when it is not renewed for a few seconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Beat {
+    /// Whose.
+    pub node: NodeId,
+    /// The life of the store into which the node has merged all it remembers.
+    pub seeded: Option<Life>,
+}
+
+/// How a store is, and who shares it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Vitals {
+    /// The present life.
+    pub life: Life,
+    /// The store's time.
+    pub at: Nanos,
+    /// The latest beat of every node that lives.
+    pub beats: Vec<Beat>,
+}
+
+/// What a store that is shared and may fail tells of itself.
+pub trait Probe: Send + Sync {
+    /// Leaves a beat and asks for all of them, in one round trip.
+    fn beat(&self, beat: Beat) -> impl Future<Output = Answer<Vitals>> + Send;
+
+    /// The life that the latest answers came from, as far as it shows without asking: a connection
+    /// that was made anew may have met another store.
+    fn life(&self) -> Option<Life>;
+
+    /// The slot that a subject's counters are in, if they are in this store. A subject stays in its
+    /// slot; slots may move from store to store. A call about a subject that is elsewhere fails, and the
+    /// store knows it from then on.
+    fn slot(&self, _: Fingerprint) -> Option<Slot> {
+        Some(Slot(0))
+    }
+}
+
+/// Counters of one slot can be charged in one step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Slot(pub u16);
+
+/// One of the stores among which counters are divided. It is known by the same id to every node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PartId(pub u64);
+
+/// Several stores that fail each on its own, among which counters are divided by subject.
+pub trait Parts: Send + Sync {
+    /// One of them.
+    type Part: Store + Probe + 'static;
+
+    /// The part that a subject's counters are in, as far as is known: they may move.
+    fn part_of(&self, subject: Fingerprint) -> PartId;
+
+    /// A part, unless it is none any more.
+    fn part(&self, id: PartId) -> Option<Self::Part>;
+
+    /// Every part there is, as far as is known: a part is met before anyone asks for what is in it.
+    fn ids(&self) -> Vec<PartId>;
+}

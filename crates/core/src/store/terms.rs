@@ -1,0 +1,127 @@
+//! What a rule asks of the store that keeps its counts, and what a store can give.
+//!
+//! Rules are read for a store: what it cannot give is a fault of the rules file, never found out by a
+//! request. Which store it is, is not known here.
+
+use crate::algorithms::Precision;
+use crate::units::Nanos;
+
+/// What decides when the store does not.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum OnStoreFailure {
+    /// A local share of the limit.
+    #[default]
+    Local,
+    /// The full limit on each node.
+    Allow,
+    /// Refuse.
+    Deny,
+}
+
+/// What a count is safe from before its decision is told.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Durability {
+    /// Nothing: the decision is told at once.
+    #[default]
+    None,
+    /// The loss of the server that keeps it: a replica has it too.
+    Replica,
+    /// The loss of both servers' memories: it is on the disk of the server and of a replica.
+    ReplicaAof,
+    /// A crash of this process or machine: it is on the disk here.
+    Disk,
+}
+
+impl Durability {
+    /// Every one, least first.
+    pub const ALL: [Durability; 4] = [
+        Durability::None,
+        Durability::Replica,
+        Durability::ReplicaAof,
+        Durability::Disk,
+    ];
+
+    /// As a rules file writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Durability::None => "none",
+            Durability::Replica => "replica",
+            Durability::ReplicaAof => "replica+aof",
+            Durability::Disk => "disk",
+        }
+    }
+
+    /// Whether a decision must wait until its count is safe.
+    pub const fn waits(self) -> bool {
+        !matches!(self, Durability::None)
+    }
+}
+
+/// What a store can keep counts safe from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Keeps {
+    /// Nothing: they are in the memory of this process.
+    Nothing,
+    /// A crash, by a journal on the disk here.
+    OnDisk,
+    /// The loss of a server, by its replicas.
+    OnReplicas,
+    /// Not known: the rules are read without a store.
+    Unknown,
+}
+
+/// What a store can do for the rules that are read for it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Abilities {
+    /// How it computes.
+    pub precision: Precision,
+    /// What it keeps counts safe from.
+    pub keeps: Keeps,
+}
+
+impl Abilities {
+    /// Counters in the memory of this process.
+    pub const MEMORY: Abilities = Abilities {
+        precision: Precision::Memory,
+        keeps: Keeps::Nothing,
+    };
+    /// The same with a journal on disk.
+    pub const JOURNAL: Abilities = Abilities {
+        precision: Precision::Memory,
+        keeps: Keeps::OnDisk,
+    };
+    /// Counters in Redis or Valkey.
+    pub const SCRIPTS: Abilities = Abilities {
+        precision: Precision::Script,
+        keeps: Keeps::OnReplicas,
+    };
+    /// No store yet: rules that are only looked at.
+    pub const UNKNOWN: Abilities = Abilities {
+        precision: Precision::Memory,
+        keeps: Keeps::Unknown,
+    };
+}
+
+/// What a rule asks of the store that keeps its counts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Terms {
+    /// What decides when the store does not.
+    pub on_failure: OnStoreFailure,
+    /// How long a decision may wait for the store, if not as long as usual.
+    pub budget: Option<Nanos>,
+    /// What its counts must be safe from before a decision is told.
+    pub durability: Durability,
+    /// How many attributes name a subject: of two, the one named by more is the narrower. Where a set
+    /// cannot be charged in one step, the narrower is charged first.
+    pub named_by: u8,
+}
+
+impl Terms {
+    /// What a limit without a rule asks.
+    pub const USUAL: Terms = Terms {
+        on_failure: OnStoreFailure::Local,
+        budget: None,
+        durability: Durability::None,
+        named_by: 0,
+    };
+}
