@@ -90,8 +90,8 @@ impl Sentinels {
         ports.next().expect("a sentinel that knows the primary")
     }
 
-    /// Returns when all sentinels name the same primary and all other servers follow it. Who does not is
-    /// told to: the sentinels would do so too, after ten seconds.
+    /// Returns when all sentinels name the same primary, none is still busy with a failover, and all other
+    /// servers follow it. Who does not is told to: the sentinels would do so too, after ten seconds.
     pub fn settle(&self) {
         let ask = || self.unsettled().unwrap_or_default();
         until("one primary with replicas", ask, str::is_empty);
@@ -99,12 +99,11 @@ impl Sentinels {
 
     /// What is not as it will be.
     fn unsettled(&self) -> Option<String> {
-        let named = |port| redis_cli(port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", WATCHED]);
-        let named: Vec<String> = self.ports().into_iter().map(named).collect();
         let primary = self.primary();
-        let agreed = |name: &String| name.ends_with(&format!("\n{primary}"));
-        if !named.iter().all(agreed) {
-            return Some(format!("{named:?}"));
+        let watched = |port| redis_cli(port, &["SENTINEL", "MASTER", WATCHED]);
+        let doubts = |said: &String| !calm(said, primary);
+        if let Some(said) = self.ports().into_iter().map(watched).find(doubts) {
+            return Some(said);
         }
         self.servers.iter().find_map(|server| {
             let (role, of) = (server.ask(&["ROLE"]), primary.to_string());
@@ -144,6 +143,17 @@ impl Sentinels {
         let ask = || redis_cli(self.primary(), &["ROLE"]);
         until("its role", ask, |role| role.starts_with("master"));
     }
+}
+
+/// Whether what a sentinel says of its primary is that it is well, on this port, and not about to change.
+/// A sentinel whose chosen server dies before its failover has ended stays in it for good.
+fn calm(said: &str, primary: u16) -> bool {
+    let lines: Vec<&str> = said.lines().collect();
+    let field = |name| {
+        let mut pairs = lines.chunks(2).filter(|pair| pair[0] == name);
+        pairs.next().and_then(|pair| pair.get(1).copied())
+    };
+    field("port") == Some(primary.to_string().as_str()) && field("flags") == Some("master")
 }
 
 impl Sentinel {
