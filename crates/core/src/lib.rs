@@ -7,6 +7,7 @@
 //! matters to a decision is an argument, so tests, simulator and production run the same code.
 
 pub mod algorithms;
+pub mod described;
 pub mod engine;
 pub mod event;
 pub mod invariants;

@@ -38,11 +38,21 @@ pub enum Edge {
     Http,
     /// A proxy's sub-request.
     Auth,
+    /// The Envoy rate limit protocol.
+    Envoy,
+    /// The protocol of Redis clients.
+    Resp,
 }
 
 impl Edge {
     /// Every edge.
-    pub const ALL: [Edge; 3] = [Edge::Library, Edge::Http, Edge::Auth];
+    pub const ALL: [Edge; 5] = [
+        Edge::Library,
+        Edge::Http,
+        Edge::Auth,
+        Edge::Envoy,
+        Edge::Resp,
+    ];
 
     /// The name in metrics and logs.
     pub const fn name(self) -> &'static str {
@@ -50,6 +60,8 @@ impl Edge {
             Edge::Library => "library",
             Edge::Http => "http",
             Edge::Auth => "auth",
+            Edge::Envoy => "envoy",
+            Edge::Resp => "resp",
         }
     }
 }

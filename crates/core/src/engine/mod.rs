@@ -4,10 +4,12 @@
 //! does the I/O. Neither knows which store answers or which edge asks.
 
 mod decision;
+mod judged;
 mod plan;
 mod settle;
 mod subject;
 
 pub use decision::{Decision, Fate, LimitView};
+pub use judged::Judged;
 pub use plan::{Origin, Plan, Stance, charges, plan};
 pub use settle::{Spent, settle, settle_listed};

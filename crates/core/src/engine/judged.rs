@@ -1,0 +1,17 @@
+//! What a described request is told: one decision, and a word about each of its descriptors.
+
+use smallvec::SmallVec;
+
+use super::Decision;
+use crate::described::Status;
+
+/// The answer to a described request.
+#[derive(Clone, Debug)]
+pub struct Judged<'r> {
+    /// Whether it is to be refused: what the caller acts on.
+    pub over: bool,
+    /// What became of the request as a whole, native rules included.
+    pub decision: Decision,
+    /// One for each descriptor, in order.
+    pub statuses: SmallVec<[Status<'r>; 4]>,
+}
