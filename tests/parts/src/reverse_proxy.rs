@@ -52,8 +52,8 @@ impl Make {
     }
 }
 
-/// Where the files on the page listen: for clients, for themselves, for operators.
-const PORTS: [&str; 3] = [":8000", ":8001", ":9901"];
+/// Where the files listen: for clients, for themselves, for operators.
+const PORTS: [u16; 3] = [8000, 8001, 9901];
 
 /// A running proxy.
 pub struct ReverseProxy {
@@ -88,8 +88,8 @@ impl ReverseProxy {
 
     fn spawn(make: Make, edits: &[(&str, &str)]) -> ReverseProxy {
         let ports = PORTS.map(|_| free_port());
-        let own = ports.map(|port| format!(":{port}"));
-        let own = PORTS.iter().zip(&own).map(|(from, to)| (*from, &**to));
+        let moved: Vec<_> = PORTS.into_iter().zip(ports).flat_map(moved).collect();
+        let own = moved.iter().map(|(from, to)| (&**from, &**to));
         let asked = edits;
         let edits: Vec<_> = edits.iter().copied().chain(own).collect();
         let folder = tempfile::tempdir().expect("a folder");
@@ -194,6 +194,11 @@ pub fn copy(folder: &str, to: &Path, edits: &[(&str, &str)]) -> String {
         whole.push_str(&text);
     }
     whole
+}
+
+/// A port as files write it, after an address or as a value of its own, and the one that takes its place.
+pub fn moved((from, to): (u16, u16)) -> [(String, String); 2] {
+    [":", ": "].map(|before| (format!("{before}{from}"), format!("{before}{to}")))
 }
 
 /// Every `from` becomes its `to`, in one pass, so that what was put in is not replaced again.

@@ -14,6 +14,7 @@ mod concurrent;
 mod doctor;
 mod drain;
 mod durable;
+mod envoy_real;
 mod hostile;
 mod http;
 mod http2;

@@ -6,7 +6,7 @@
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
-use tidegate_parts::{copy, free_port, replaced, search_path};
+use tidegate_parts::{copy, free_port, moved, replaced, search_path};
 
 use crate::http::Client;
 use crate::server::{BINARY, wait_for};
@@ -14,7 +14,7 @@ use crate::server::{BINARY, wait_for};
 const PROXIES: &str = include_str!("../../../../docs/proxies.md");
 
 /// Ports of the pages: of the proxy for clients, for itself and for its operator; Tidegate's; the backend's.
-const PORTS: [&str; 6] = [":8000", ":8001", ":9901", ":8080", ":8081", ":3000"];
+const PORTS: [u16; 6] = [8000, 8001, 9901, 8080, 8081, 3000];
 
 /// A copy of what a page needs, and what was started there.
 struct Reader {
@@ -41,9 +41,9 @@ impl Reader {
 
     /// Calls `with` the texts that are to be replaced.
     fn edited<T>(&self, with: impl FnOnce(&[(&str, &str)]) -> T) -> T {
-        let ports = self.ports.map(|port| format!(":{port}"));
+        let ports: Vec<_> = PORTS.into_iter().zip(self.ports).flat_map(moved).collect();
         let backend = format!("http.server {}", self.ports[5]);
-        let edits = PORTS.iter().zip(&ports).map(|(from, to)| (*from, &**to));
+        let edits = ports.iter().map(|(from, to)| (&**from, &**to));
         let edits = edits.chain([("http.server 3000", &*backend)]);
         with(&edits.collect::<Vec<_>>())
     }
