@@ -40,7 +40,11 @@ impl Stand {
 
     /// With texts of the proxy's files replaced.
     fn edited(make: Make, edits: &[(&str, &str)]) -> Self {
-        let (server, backend) = (Server::start(RULES), Upstream::start());
+        Stand::before(Server::start(RULES), make, edits)
+    }
+
+    fn before(server: Server, make: Make, edits: &[(&str, &str)]) -> Self {
+        let backend = Upstream::start();
         let tidegate = format!(":{}", server.http.port());
         let behind = format!(":{}", backend.address().port());
         let ports = [(":8080", &*tidegate), (":3000", &*behind)];
@@ -238,4 +242,54 @@ fn a_proxy_that_is_told_to_close_lets_nothing_pass_without_tidegate() {
         assert_eq!(reply.status, status, "{make:?}: {reply:?}");
         assert_eq!(backend.take(), [], "{make:?}");
     }
+}
+
+/// Of two Tidegates one may end at any time: what is refused stays refused.
+fn survives(make: Make, line: &str, two: &str) {
+    let (first, second) = (Server::start(RULES), Server::start(RULES));
+    let port = |server: &Server| format!(":{}", server.http.port());
+    let two = two
+        .replace(":A", &port(&first))
+        .replace(":B", &port(&second));
+    let stand = Stand::before(first, make, &[(line, &two)]);
+    let blocked = || stand.ask(99, "GET", "/free", &[]).status;
+    assert_eq!(blocked(), 403, "{make:?}");
+    stand.server.signal("TERM");
+    while Client::try_connect(stand.server.http).is_ok() {
+        assert_eq!(blocked(), 403, "{make:?}");
+    }
+    for _ in 0..20 {
+        assert_eq!(blocked(), 403, "{make:?}");
+    }
+    drop(second);
+    assert_eq!(blocked(), 200, "{make:?}: nobody is left to ask");
+}
+
+#[test]
+fn one_of_two_may_end_unnoticed() {
+    let nginx = "server 127.0.0.1:A; server 127.0.0.1:B;";
+    survives(Make::Nginx, "server 127.0.0.1:8080;", nginx);
+    let caddy = "reverse_proxy 127.0.0.1:A 127.0.0.1:B";
+    survives(Make::Caddy, "reverse_proxy 127.0.0.1:8080", caddy);
+    let haproxy = "server first 127.0.0.1:A\n    server second 127.0.0.1:B";
+    survives(Make::Haproxy, "server first 127.0.0.1:8080", haproxy);
+}
+
+/// The page offers a shorter way for Caddy.
+#[test]
+fn three_lines_are_enough_for_caddy() {
+    let page = include_str!("../../../../docs/proxies.md");
+    let file = include_str!("../../../../docs/proxies/Caddyfile");
+    let lines = page.split("```caddyfile\n").nth(1).unwrap();
+    let lines = lines.split("```").next().unwrap();
+    assert_eq!(lines.lines().count(), 3);
+    let long = &file[file.find("\t# forward_auth").unwrap()..];
+    let long = &long[..long.find("\treverse_proxy 127.0.0.1:3000").unwrap()];
+    let server = Server::start(RULES);
+    let lines = lines.replace(":8080", &format!(":{}", server.http.port()));
+    let stand = Stand::before(server, Make::Caddy, &[(long, &lines)]);
+    stand.passes(2, "POST", "/api/x", &FORGED);
+    stand.passes(2, "POST", "/api/x", &[]);
+    let refused = stand.fails(429, 2, "POST", "/api/x", &FORGED);
+    assert!(refused.header("retry-after").is_some());
 }
