@@ -13,6 +13,8 @@ mod kept;
 mod live;
 mod logs;
 mod net;
+#[allow(dead_code, reason = "its readers are on their way")]
+mod protobuf;
 mod roster;
 mod secret_file;
 mod service;
