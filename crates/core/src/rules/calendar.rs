@@ -7,9 +7,9 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use jiff::civil::{Date, Weekday, date};
+use jiff::civil::{Date, date};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
-use jiff::{Span, ToSpan};
+use jiff::{Timestamp, ToSpan};
 
 use crate::algorithms::Window;
 use crate::units::Nanos;
@@ -69,7 +69,7 @@ impl Calendar {
 
     pub(crate) fn window(&self, unit: CalendarUnit) -> Window {
         let usual = unit.usual();
-        let (cell, first, step) = match unit {
+        let edges = match unit {
             CalendarUnit::Day if self.zone.is_none() => return Window::Span(usual),
             CalendarUnit::Week if self.zone.is_none() => {
                 return Window::Shifted {
@@ -77,42 +77,96 @@ impl Calendar {
                     phase: MONDAY_BEFORE_EPOCH,
                 };
             }
-            CalendarUnit::Day => (&self.days, EPOCH, 1.day()),
-            CalendarUnit::Week => (&self.weeks, first_monday(), 1.week()),
-            CalendarUnit::Month => (&self.months, EPOCH, 1.month()),
+            CalendarUnit::Day => self.days.get_or_init(|| self.each(0, 1)),
+            CalendarUnit::Week => self.weeks.get_or_init(|| self.each(FIRST_MONDAY, 7)),
+            CalendarUnit::Month => self.months.get_or_init(|| self.firsts()),
         };
-        let edges = cell.get_or_init(|| self.edges(first, step));
         Window::Edges {
             edges: Arc::clone(edges),
             usual,
         }
     }
 
-    /// The first instants of `first` and of every `step` after it, as far as they follow the epoch.
-    fn edges(&self, first: Date, step: Span) -> Arc<[Nanos]> {
-        let zone = self.zone.clone().unwrap_or(TimeZone::UTC);
-        let last = date(LAST_YEAR, 1, 1);
-        let starts = first.series(step).take_while(|day| *day <= last);
-        let instants = starts.filter_map(|day| {
-            let start = day.to_zoned(zone.clone()).ok()?.start_of_day().ok()?;
-            let nanos = u64::try_from(start.timestamp().as_nanosecond()).ok()?;
-            (nanos > 0).then(|| Nanos::new(nanos))
+    /// The first instants of day `first` after the epoch and of every `step`th after it.
+    ///
+    /// To ask the zone about each of 47,000 days takes longer than to read all the rules: it is asked
+    /// only around its changes.
+    fn each(&self, first: i64, step: usize) -> Arc<[Nanos]> {
+        let zone = self.zone();
+        let mut stretch = Stretch::around(&zone, Timestamp::UNIX_EPOCH);
+        let days = (first..=LAST_DAY).step_by(step);
+        let starts = days.filter_map(|day| {
+            stretch.start(day).or_else(|| {
+                let start = start(&zone, EPOCH.checked_add(day.days()).ok()?)?;
+                stretch = Stretch::around(&zone, start);
+                Some(start.as_second())
+            })
         });
-        instants.collect()
+        starts.filter_map(after_epoch).collect()
+    }
+
+    /// The first instants of every month.
+    fn firsts(&self) -> Arc<[Nanos]> {
+        let zone = self.zone();
+        let days = EPOCH.series(1.month()).take_while(|day| *day <= LAST);
+        let starts = days.filter_map(|day| Some(start(&zone, day)?.as_second()));
+        starts.filter_map(after_epoch).collect()
+    }
+
+    fn zone(&self) -> TimeZone {
+        self.zone.clone().unwrap_or(TimeZone::UTC)
     }
 }
 
+const DAY_SECS: i64 = 86_400;
 const EPOCH: Date = date(1970, 1, 1);
+/// Days after the epoch, which was a Thursday.
+const FIRST_MONDAY: i64 = 4;
+const LAST: Date = date(LAST_YEAR, 1, 1);
+/// The same in days after the epoch.
+const LAST_DAY: i64 = 47_482;
 
-fn first_monday() -> Date {
-    EPOCH
-        .nth_weekday(1, Weekday::Monday)
-        .unwrap_or(date(1970, 1, 5))
+/// A time without a change of the clock, in seconds.
+struct Stretch {
+    from: i64,
+    until: i64,
+    ahead_of_utc: i64,
+}
+
+impl Stretch {
+    fn around(zone: &TimeZone, at: Timestamp) -> Self {
+        let last = zone.preceding(at).next();
+        let next = zone.following(at).next();
+        Stretch {
+            from: last.map_or(i64::MIN / 2, |change| change.timestamp().as_second()),
+            until: next.map_or(i64::MAX / 2, |change| change.timestamp().as_second()),
+            ahead_of_utc: i64::from(zone.to_offset(at).seconds()),
+        }
+    }
+
+    /// When a day begins, unless the clock changes within a day of that.
+    fn start(&self, day: i64) -> Option<i64> {
+        let start = day * DAY_SECS - self.ahead_of_utc;
+        let calm = self.from + DAY_SECS <= start && start + DAY_SECS <= self.until;
+        calm.then_some(start)
+    }
+}
+
+/// When a day begins, by the zone.
+fn start(zone: &TimeZone, day: Date) -> Option<Timestamp> {
+    let start = day.to_zoned(zone.clone()).ok()?.start_of_day().ok()?;
+    Some(start.timestamp())
+}
+
+fn after_epoch(secs: i64) -> Option<Nanos> {
+    let secs = u64::try_from(secs).ok().filter(|secs| *secs > 0)?;
+    Some(Nanos::from_secs(secs))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::Span;
 
     fn edges(zone: &str, unit: CalendarUnit) -> Arc<[Nanos]> {
         match Calendar::named(zone).unwrap().window(unit) {
@@ -154,6 +208,32 @@ mod tests {
         check_has("Asia/Tokyo", CalendarUnit::Week, "2026-11-15T15:00:00Z"); // Monday the 16th there
         let utc = Calendar::utc().window(CalendarUnit::Week);
         assert!(matches!(utc, Window::Shifted { phase, .. } if phase == MONDAY_BEFORE_EPOCH));
+    }
+
+    /// Zones that change their clocks often, by half an hour, at midnight, or by a whole day.
+    #[test]
+    fn every_edge_is_where_the_zone_says() {
+        let zones = [
+            "America/Sao_Paulo",
+            "Africa/Casablanca",
+            "Africa/Cairo",
+            "Asia/Gaza",
+            "Asia/Tokyo",
+            "Australia/Lord_Howe",
+            "Europe/Berlin",
+            "Pacific/Apia",
+        ];
+        for name in zones {
+            let zone = TimeZoneDatabase::bundled().get(name).unwrap();
+            let asked = |first: Date, step: Span| -> Vec<Nanos> {
+                let days = first.series(step).take_while(|day| *day <= LAST);
+                let starts = days.map(|day| start(&zone, day).unwrap().as_second());
+                starts.filter_map(after_epoch).collect()
+            };
+            assert_eq!(*edges(name, CalendarUnit::Day), asked(EPOCH, 1.day()));
+            let monday = date(1970, 1, 5);
+            assert_eq!(*edges(name, CalendarUnit::Week), asked(monday, 1.week()));
+        }
     }
 
     #[test]

@@ -97,11 +97,16 @@ impl Faults {
         self.told.is_empty()
     }
 
+    /// Whether further ones are only counted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.told.len() >= MOST_TOLD
+    }
+
     pub(crate) fn push(&mut self, fault: Fault) {
-        if self.told.len() < MOST_TOLD {
-            self.told.push(fault);
-        } else {
+        if self.is_full() {
             self.untold += 1;
+        } else {
+            self.told.push(fault);
         }
     }
 

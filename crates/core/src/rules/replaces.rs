@@ -13,6 +13,11 @@ pub(crate) fn resolve(
     faults: &mut Faults,
 ) -> Vec<Rule> {
     let mut rules = read.rules;
+    // Among very many names the nearest is a guess, and finding it takes long.
+    let names: Vec<&str> = match by_name.len() {
+        ..=1_000 => by_name.keys().map(|name| &**name).collect(),
+        _ => Vec::new(),
+    };
     for named in read.replaces.chunk_by(|a, b| a.rule == b.rule) {
         let at = named[0].rule;
         let rule = &mut rules[at as usize];
@@ -28,7 +33,11 @@ pub(crate) fn resolve(
                     );
                 }
                 Some(other) => positions.push(*other),
-                None => tell(rule, *line, &unknown(rule, name, by_name), faults),
+                None => {
+                    // A guess takes long, and nobody is told this one.
+                    let known = if faults.is_full() { &[] } else { &*names };
+                    tell(rule, *line, &unknown(rule, name, known), faults);
+                }
             }
         }
         positions.sort_unstable();
@@ -39,12 +48,10 @@ pub(crate) fn resolve(
     rules
 }
 
-fn unknown(rule: &Rule, name: &str, by_name: &FxHashMap<Box<str>, u32>) -> String {
-    // Among very many names the nearest is a guess, and finding it takes long.
-    let few = by_name.len() <= 1_000;
-    let others = by_name.keys().map(|name| &**name);
+fn unknown(rule: &Rule, name: &str, known: &[&str]) -> String {
+    let others = known.iter().copied();
     let names: Vec<&str> = others
-        .filter(|other| few && *other != rule.name.as_str())
+        .filter(|other| *other != rule.name.as_str())
         .collect();
     let found = format!("replaces {}, which is no rule", shown(name));
     match nearest(name, &names) {

@@ -123,9 +123,12 @@ impl<'d> RuleReader<'d, '_> {
         let place = report.place(node.line());
         let at = u32::try_from(read.rules.len()).ok()?;
         let named_by = shown_by.width();
-        read.replaces.extend(replaces(&slots, at, report));
+        let replaces = replaces(&slots, at, report);
+        let name = RuleName::new(name?);
+        // Only of a rule that takes its place: they say whose they are by it.
+        read.replaces.extend(replaces);
         read.rules.push(Rule {
-            name: RuleName::new(name?),
+            name,
             kind: RuleKind::Match,
             place,
             matching: matching.unwrap_or_default(),

@@ -165,7 +165,12 @@ pub(crate) fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
         return None;
     }
     let most = (name.len() / 3).clamp(1, 3);
-    let ranked = known.iter().map(|known| (distance(name, known), *known));
+    let length = name.chars().count();
+    // Names of other lengths are farther away than that, and to find out how far takes long.
+    let alike = known
+        .iter()
+        .filter(|known| known.chars().count().abs_diff(length) <= most);
+    let ranked = alike.map(|known| (distance(name, known), *known));
     let (distance, near) = ranked.min_by_key(|(distance, _)| *distance)?;
     (distance <= most).then_some(near)
 }

@@ -1,0 +1,15 @@
+//! How many inputs each parser is given in one run of all tests.
+
+/// Bodies of checks, read by both readers.
+pub const HTTP_BODIES: u32 = 1_000_000;
+/// Rules files.
+pub const RULES: u32 = 150_000;
+/// Files of API keys.
+pub const KEYS: u32 = 100_000;
+/// Headers that name the client.
+pub const FORWARDED: u32 = 100_000;
+
+/// All of them.
+pub const ALL: u32 = HTTP_BODIES + RULES + KEYS + FORWARDED;
+
+const _: () = assert!(ALL >= 1_000_000, "as many as are promised");
