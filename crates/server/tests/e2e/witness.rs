@@ -68,6 +68,6 @@ impl Witness {
         let mut waits = self.thread.join().unwrap();
         waits.sort_unstable();
         let p99 = waits[(waits.len() - 1) * 99 / 100];
-        println!("beside {beside}: {} answers, p99 {p99:?}", waits.len());
+        eprintln!("beside {beside}: {} answers, p99 {p99:?}", waits.len());
     }
 }

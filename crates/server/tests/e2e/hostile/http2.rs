@@ -43,7 +43,7 @@ fn withstand(name: &str, attack: impl Fn(&mut Raw, &str) + Sync) {
         });
         witness.end(name);
         let held = most_held(&server) - before;
-        println!("{name} made it hold {} KiB", held >> 10);
+        eprintln!("{name} made it hold {} KiB", held >> 10);
         assert!(held <= MOST_HELD, "{name}: {held} bytes");
     }
     assert_eq!(server.metric("tidegate_panics_total"), 0);

@@ -57,7 +57,7 @@ fn stand_by<T>(server: &Server, crowd: &Crowd, one: impl Fn() -> T) {
     let connections: Vec<T> = (0..crowd.connections).map(|_| one()).collect();
     witness.wait_for_answers(200);
     let each = held(server).saturating_sub(before) / crowd.connections as u64;
-    println!("an idle connection of {} takes {each} bytes", crowd.of);
+    eprintln!("an idle connection of {} takes {each} bytes", crowd.of);
     witness.end(crowd.of);
     assert!(each <= crowd.most_each, "{}: {each} bytes each", crowd.of);
     drop(connections);
