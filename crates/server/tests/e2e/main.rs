@@ -14,6 +14,9 @@ mod concurrent;
 mod doctor;
 mod drain;
 mod durable;
+mod envoy_calls;
+mod envoy_doors;
+mod grpc;
 mod hostile;
 mod http;
 mod http2;
@@ -27,3 +30,6 @@ mod restart;
 mod server;
 mod shared;
 mod witness;
+
+#[path = "../messages/mod.rs"]
+mod messages;
