@@ -15,6 +15,7 @@ mod doctor;
 mod drain;
 mod durable;
 mod envoy_calls;
+mod envoy_descriptors;
 mod envoy_doors;
 mod grpc;
 mod hostile;
