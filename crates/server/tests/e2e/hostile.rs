@@ -1,5 +1,10 @@
 //! Malformed, oversized and slow input: a clear error, nothing charged, nobody else disturbed.
 
+mod frames;
+mod http2;
+mod idle;
+mod slow;
+
 use std::process::Command;
 
 use crate::http::{Client, ask};

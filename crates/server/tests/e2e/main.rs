@@ -15,6 +15,7 @@ mod doctor;
 mod drain;
 mod durable;
 mod envoy_calls;
+mod envoy_descriptors;
 mod envoy_doors;
 mod envoy_real;
 mod grpc;
@@ -24,12 +25,15 @@ mod http2;
 mod logs;
 mod pages;
 mod proxies;
+mod memory;
+mod nginx;
 mod readers;
 mod readme;
 mod reload;
 mod restart;
 mod server;
 mod shared;
+mod witness;
 
 #[path = "../messages/mod.rs"]
 mod messages;

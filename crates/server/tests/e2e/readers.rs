@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::http::{Client, ask};
 use crate::http2;
+use crate::memory::most_held;
 use crate::server::{Server, metric, wait_for};
 
 const RULES: &str =
@@ -12,17 +13,6 @@ const RULES: &str =
 /// Asks little and is answered much: some 200 KiB.
 fn list() -> String {
     format!("[{}]", vec![r#"{"attributes":{}}"#; 1000].join(","))
-}
-
-/// The most memory the process ever held, in bytes.
-fn most_held(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmHWM:"))
-        .unwrap();
-    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib << 10
 }
 
 fn answered(server: &Server) -> u64 {

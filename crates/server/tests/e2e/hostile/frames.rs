@@ -1,0 +1,138 @@
+//! HTTP/2 by hand: frames that no honest client would send.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::server::DEADLINE;
+
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
+
+/// How long to wait for somebody who takes nothing any more. It ends an attack, never a test.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// A connection on which anything may be sent.
+pub(crate) struct Raw(TcpStream);
+
+impl Raw {
+    /// Opens one as an honest client would.
+    pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(DEADLINE))?;
+        let mut raw = Raw(stream);
+        raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")?;
+        raw.send(&frame(SETTINGS, 0, 0, b""))?;
+        Ok(raw)
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    /// Sends one thing after another until the other side closes, takes no more, or has had `most` of
+    /// them. Nothing that comes back is read.
+    pub(crate) fn flood(&mut self, most: u32, mut next: impl FnMut(u32) -> Vec<u8>) {
+        for first in (0..most).step_by(100) {
+            let batch: Vec<u8> = (first..first + 100).flat_map(&mut next).collect();
+            if self.send(&batch).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The reason the other side gives for closing, if it gives one.
+    pub(crate) fn reason(&mut self) -> Option<u32> {
+        loop {
+            let frame = self.receive().ok()?;
+            if frame.kind == GOAWAY {
+                let reason = frame.payload.get(4..8)?;
+                return Some(u32::from_be_bytes(reason.try_into().ok()?));
+            }
+        }
+    }
+
+    /// Reads up to the end of the answer on a stream.
+    pub(crate) fn wait_for_answer(&mut self, stream: u32) {
+        loop {
+            let frame = self.receive().unwrap();
+            let refused = matches!(frame.kind, GOAWAY | RST_STREAM);
+            assert!(!refused, "refused: {:?}", frame.payload);
+            let answers = matches!(frame.kind, HEADERS | DATA) && frame.stream == stream;
+            if answers && frame.flags & END_STREAM != 0 {
+                return;
+            }
+        }
+    }
+
+    fn receive(&mut self) -> io::Result<Frame> {
+        let mut head = [0; 9];
+        self.0.read_exact(&mut head)?;
+        let [a, b, c, kind, flags, stream @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        self.0.read_exact(&mut payload)?;
+        Ok(Frame {
+            kind,
+            flags,
+            stream: u32::from_be_bytes(stream),
+            payload,
+        })
+    }
+}
+
+struct Frame {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+/// One frame.
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    framed(kind, flags, stream, payload.len() as u32, payload)
+}
+
+/// One frame that says it has `length` bytes.
+pub(crate) fn framed(kind: u8, flags: u8, stream: u32, length: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = length.to_be_bytes()[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// The stream that a client opens as its `turn`th.
+pub(crate) fn stream(turn: u32) -> u32 {
+    2 * turn + 1
+}
+
+/// The header block of a request: `POST` to a path.
+pub(crate) fn post(path: &str) -> Vec<u8> {
+    // From the table that every connection has: the method and the scheme.
+    let mut block = vec![0x83, 0x86];
+    for (name, value) in [(4, path), (1, "tidegate")] {
+        block.extend([name, value.len() as u8]);
+        block.extend(value.bytes());
+    }
+    block
+}
+
+/// A header that is not remembered.
+pub(crate) fn literal(name: &str, value: &str) -> Vec<u8> {
+    let mut block = vec![0, name.len() as u8];
+    block.extend(name.bytes());
+    block.push(value.len() as u8);
+    block.extend(value.bytes());
+    block
+}

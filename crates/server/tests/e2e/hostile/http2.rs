@@ -1,0 +1,216 @@
+//! What HTTP/2 lets a client ask of a server for next to nothing. Meanwhile a good client is answered
+//! every time, and the server holds little more memory than before.
+
+use std::net::SocketAddr;
+
+use super::frames::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM, Raw,
+    SETTINGS, WINDOW_UPDATE, frame, framed, literal, post, stream,
+};
+use crate::memory::most_held;
+use crate::server::Server;
+use crate::witness::Witness;
+
+const RULES: &str =
+    "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
+
+const ATTACKERS: usize = 4;
+const ROUNDS: usize = 8;
+/// What all attackers together may make the server hold: a few hundred KiB for each of their
+/// connections, of which some may not have been noticed to be gone.
+const MOST_HELD: u64 = 32 << 20;
+
+/// The doors that speak HTTP/2, and a path behind each.
+fn doors(server: &Server) -> Vec<(SocketAddr, &'static str)> {
+    vec![(server.http, "/v1/check")]
+}
+
+/// Several attackers, each with one connection after another.
+fn withstand(name: &str, attack: impl Fn(&mut Raw, &str) + Sync) {
+    let server = Server::with(RULES, &["--idle", "600"]);
+    for (door, path) in doors(&server) {
+        let witness = Witness::of_http(&server);
+        witness.wait_for_answers(50);
+        let before = most_held(&server);
+        std::thread::scope(|scope| {
+            for _ in 0..ATTACKERS {
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        attack(&mut Raw::connect(door).unwrap(), path);
+                    }
+                });
+            }
+        });
+        witness.end(name);
+        let held = most_held(&server) - before;
+        eprintln!("{name} made it hold {} KiB", held >> 10);
+        assert!(held <= MOST_HELD, "{name}: {held} bytes");
+    }
+    assert_eq!(server.metric("tidegate_panics_total"), 0);
+}
+
+/// A stream is opened and reset at once, so that the number of open ones never reaches its bound.
+#[test]
+fn streams_that_are_reset_at_once() {
+    withstand("rapid reset", |raw, path| {
+        raw.flood(20_000, |turn| {
+            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(path));
+            let reset = frame(RST_STREAM, 0, stream(turn), &[0, 0, 0, 8]);
+            [open, reset].concat()
+        });
+    });
+}
+
+/// The same with requests that are whole: each is begun before it is given up.
+#[test]
+fn requests_that_are_given_up_at_once() {
+    withstand("requests given up", |raw, path| {
+        raw.flood(20_000, |turn| {
+            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(path));
+            let body = frame(DATA, END_STREAM, stream(turn), br#"{"attributes":{}}"#);
+            let reset = frame(RST_STREAM, 0, stream(turn), &[0, 0, 0, 8]);
+            [open, body, reset].concat()
+        });
+    });
+}
+
+/// The server is made to reset streams itself, which costs it more than the client.
+#[test]
+fn streams_that_the_server_must_reset() {
+    withstand("resets provoked", |raw, path| {
+        raw.flood(20_000, |turn| {
+            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(path));
+            // Nobody may add nothing to a window.
+            let wrong = frame(WINDOW_UPDATE, 0, stream(turn), &[0; 4]);
+            [open, wrong].concat()
+        });
+    });
+}
+
+/// A header that never ends, in pieces none of which is large.
+#[test]
+fn headers_that_go_on_and_on() {
+    let piece = literal("x", &"y".repeat(120)).repeat(100);
+    withstand("continuations", |raw, path| {
+        let begin = frame(HEADERS, END_STREAM, 1, &post(path));
+        raw.send(&begin).unwrap();
+        raw.flood(10_000, |_| frame(CONTINUATION, 0, 1, &piece));
+    });
+}
+
+/// Pieces of a header with nothing in them take no room in any buffer, and do not end.
+#[test]
+fn headers_that_go_on_with_nothing() {
+    withstand("empty continuations", |raw, path| {
+        raw.send(&frame(HEADERS, END_STREAM, 1, &post(path)))
+            .unwrap();
+        raw.flood(200_000, |_| frame(CONTINUATION, 0, 1, b""));
+    });
+}
+
+/// One header is remembered and then named in a byte each time: 4 KiB become gigabytes.
+#[test]
+fn headers_that_unfold() {
+    let remembered = {
+        let value = "z".repeat(126);
+        let mut block = vec![0x40, 1, b'x', value.len() as u8];
+        block.extend(value.bytes());
+        block
+    };
+    withstand("headers that unfold", |raw, path| {
+        raw.flood(2_000, |turn| {
+            // 62 is what was remembered last.
+            let block = [post(path), remembered.clone(), vec![0x80 | 62; 8_000]].concat();
+            frame(HEADERS, END_HEADERS | END_STREAM, stream(turn), &block)
+        });
+    });
+}
+
+/// Each asks for an answer that nobody reads.
+#[test]
+fn pings_and_settings_without_end() {
+    withstand("pings", |raw, _| {
+        raw.flood(200_000, |_| frame(PING, 0, 0, &[7; 8]));
+    });
+    withstand("settings", |raw, _| {
+        // The size of a window, up and down: every open stream has to be told.
+        raw.flood(200_000, |turn| {
+            frame(SETTINGS, 0, 0, &[0, 4, 0, 0, (turn % 2) as u8, 0])
+        });
+    });
+}
+
+/// Frames that mean nothing.
+#[test]
+fn nothing_without_end() {
+    withstand("priorities", |raw, _| {
+        raw.flood(100_000, |turn| {
+            frame(PRIORITY, 0, stream(turn), &[0, 0, 0, 0, 1])
+        });
+    });
+    withstand("unknown frames", |raw, _| {
+        raw.flood(100_000, |_| frame(0xbe, 0xff, 0, &[1; 100]));
+    });
+    withstand("empty data", |raw, path| {
+        raw.send(&frame(HEADERS, END_HEADERS, 1, &post(path)))
+            .unwrap();
+        raw.flood(100_000, |_| frame(DATA, 0, 1, b""));
+    });
+}
+
+/// Windows that are too wide, or never open: what was asked waits, and is not kept for ever.
+#[test]
+fn windows_that_lie() {
+    withstand("windows that open by a byte", |raw, path| {
+        raw.send(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]))
+            .unwrap();
+        for turn in 0..100 {
+            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(path));
+            let body = frame(DATA, END_STREAM, stream(turn), br#"{"attributes":{}}"#);
+            if raw.send(&[open, body].concat()).is_err() {
+                return;
+            }
+        }
+        raw.flood(20_000, |turn| {
+            frame(WINDOW_UPDATE, 0, stream(turn % 100), &[0, 0, 0, 1])
+        });
+    });
+}
+
+/// What breaks the protocol ends its connection, and says why.
+#[test]
+fn what_breaks_the_protocol_is_told_why() {
+    let cases = [
+        (
+            "a frame longer than was allowed",
+            framed(DATA, 0, 1, 0xff_ffff, b""),
+        ),
+        (
+            "a window above its largest",
+            frame(WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]),
+        ),
+        ("data on no stream", frame(DATA, 0, 0, b"x")),
+        (
+            "a stream of the server's",
+            frame(HEADERS, END_HEADERS, 2, &post("/")),
+        ),
+        ("a ping of the wrong size", frame(PING, 0, 0, b"x")),
+        (
+            "a continuation of nothing",
+            frame(CONTINUATION, END_HEADERS, 1, b""),
+        ),
+    ];
+    let server = Server::start(RULES);
+    for (door, _) in doors(&server) {
+        for (what, bytes) in &cases {
+            let mut raw = Raw::connect(door).unwrap();
+            raw.send(bytes).unwrap();
+            let reason = raw.reason();
+            // 0 would be an end without a fault.
+            assert!(
+                reason.is_some_and(|reason| reason > 0),
+                "{what}: {reason:?}"
+            );
+        }
+    }
+}

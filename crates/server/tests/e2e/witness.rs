@@ -1,0 +1,73 @@
+//! A good client beside the bad ones: it asks all the while, and every answer must come.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::http::{Client, ask};
+use crate::server::{Server, wait_for};
+
+/// Asks in a thread of its own until it is told to stop.
+pub(crate) struct Witness {
+    thread: JoinHandle<Vec<Duration>>,
+    answers: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Witness {
+    /// `ask` asks once, waits for the answer and panics if it is not a good one.
+    pub(crate) fn asking(mut ask: impl FnMut() + Send + 'static) -> Self {
+        let (answers, stop) = <(Arc<AtomicUsize>, Arc<AtomicBool>)>::default();
+        let (counted, stopped) = (Arc::clone(&answers), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let mut waits = Vec::new();
+            while !stopped.load(Relaxed) {
+                let begun = Instant::now();
+                ask();
+                waits.push(begun.elapsed());
+                counted.fetch_add(1, Relaxed);
+            }
+            waits
+        });
+        Witness {
+            thread,
+            answers,
+            stop,
+        }
+    }
+
+    /// Checks on the HTTP port: on a connection that stays, and now and then on one that is new.
+    pub(crate) fn of_http(server: &Server) -> Self {
+        let (address, body) = (server.http, ask("192.0.2.99", "/"));
+        let mut kept = Client::connect(address);
+        let mut turn = 0;
+        Witness::asking(move || {
+            turn += 1;
+            let reply = match turn % 8 {
+                0 => Client::connect(address).post("/v1/check", &body),
+                _ => kept.post("/v1/check", &body),
+            };
+            assert_eq!(reply.status, 200, "{}", reply.body);
+        })
+    }
+
+    /// Waits until it has been answered so many times more.
+    pub(crate) fn wait_for_answers(&self, more: usize) {
+        let wanted = self.answers.load(Relaxed) + more;
+        wait_for("the good client to be answered", || {
+            assert!(!self.thread.is_finished(), "the good client failed");
+            (self.answers.load(Relaxed) >= wanted).then_some(())
+        });
+    }
+
+    /// Ends it. Tells how long answers took, which decides nothing: the machine has others to serve.
+    pub(crate) fn end(self, beside: &str) {
+        self.wait_for_answers(50);
+        self.stop.store(true, Relaxed);
+        let mut waits = self.thread.join().unwrap();
+        waits.sort_unstable();
+        let p99 = waits[(waits.len() - 1) * 99 / 100];
+        eprintln!("beside {beside}: {} answers, p99 {p99:?}", waits.len());
+    }
+}
