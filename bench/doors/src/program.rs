@@ -1,7 +1,7 @@
 //! Starts each server with one door open.
 
 use std::path::Path;
-use std::{fs, io};
+use std::{env, fs, io};
 
 use bench_process::Server;
 
@@ -83,6 +83,12 @@ pub(crate) fn throttlecrab(program: &Path, door: Door) -> io::Result<Server> {
         ]
         .into()
     })
+}
+
+/// limitador behind gRPC, which is built beside this program.
+pub(crate) fn limitador() -> io::Result<Server> {
+    let program = env::current_exe()?.with_file_name("bench-limitador");
+    Server::start(&program.to_string_lossy(), |port| vec![port.to_string()])
 }
 
 /// Redis that keeps nothing on disk, with the module redis-cell if there is one.

@@ -20,10 +20,11 @@ pub(crate) const REDIS: &str = "Redis";
 pub(crate) const INCR: &str = "Redis INCR";
 pub(crate) const CELL: &str = "redis-cell";
 pub(crate) const THROTTLECRAB: &str = "throttlecrab-server";
+pub(crate) const LIMITADOR: &str = "limitador in tonic";
 
 /// The rows of the tables of a door, whether or not the subject was in the run.
 pub(crate) const RESP_NAMES: [&str; 4] = [TIDEGATE, INCR, CELL, THROTTLECRAB];
-pub(crate) const GRPC_NAMES: [&str; 2] = [TIDEGATE, THROTTLECRAB];
+pub(crate) const GRPC_NAMES: [&str; 3] = [TIDEGATE, THROTTLECRAB, LIMITADOR];
 
 /// The domain and the key of the descriptor that the file of limits knows.
 const DOMAIN: &str = "bench";
@@ -98,6 +99,8 @@ pub(crate) fn grpc(programs: &Programs) -> io::Result<Vec<Subject>> {
         let server = program::throttlecrab(program, Door::Grpc)?;
         subjects.push(Subject::new(THROTTLECRAB, server, throttle_call()));
     }
+    let limitador = program::limitador()?;
+    subjects.push(Subject::new(LIMITADOR, limitador, should_rate_limit()));
     Ok(subjects)
 }
 
