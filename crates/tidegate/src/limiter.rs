@@ -3,6 +3,8 @@
 //! A decision is made under one set of rules from beginning to end: a [`View`] holds it, and a reload
 //! in between changes only the next one. Observers are told afterwards and cannot change anything.
 
+mod keyed;
+
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -22,6 +24,8 @@ use crate::policy::Policy;
 use crate::receipt::{Receipt, ReceiptError};
 use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
+
+pub use self::keyed::{Act, Family, Keyed};
 
 /// Decides requests. Share it in an `Arc`.
 pub struct Limiter<S> {
