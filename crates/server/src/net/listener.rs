@@ -1,19 +1,21 @@
 //! Takes connections until told to stop. No error of a connection or of the operating system ends it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::observe::Metrics;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
 use super::connection::{self, Handler};
 use super::peers::Peers;
+use super::watch::Guards;
 use crate::address::{Address, Place};
 use crate::drain::Phase;
 
@@ -51,6 +53,42 @@ pub(crate) struct Ending {
     pub(crate) phase: watch::Receiver<Phase>,
     /// Held while anything is open.
     pub(crate) busy: mpsc::Sender<()>,
+}
+
+/// What is spoken at a door.
+pub(crate) trait Door: Clone + Send + Sync + 'static {
+    /// Serves one connection to its end.
+    fn serve<I>(
+        self,
+        io: I,
+        peer: Place,
+        idle: Duration,
+        guards: Guards,
+    ) -> impl Future<Output = ()> + Send
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Whether this peer speaks for others, and may have as many connections as there are.
+    fn trusts(&self, peer: IpAddr) -> bool;
+}
+
+impl<H: Handler> Door for H {
+    fn serve<I>(
+        self,
+        io: I,
+        peer: Place,
+        idle: Duration,
+        guards: Guards,
+    ) -> impl Future<Output = ()> + Send
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        connection::serve(io, peer, self, idle, guards)
+    }
+
+    fn trusts(&self, peer: IpAddr) -> bool {
+        Handler::trusts(self, peer)
+    }
 }
 
 impl Listener {
@@ -92,9 +130,9 @@ impl Listener {
     }
 
     /// Serves until the end.
-    pub(crate) async fn serve<H: Handler>(
+    pub(crate) async fn serve<D: Door>(
         self,
-        handler: H,
+        door: D,
         bounds: Bounds,
         mut ending: Ending,
         metrics: Arc<Metrics>,
@@ -106,7 +144,7 @@ impl Listener {
                 permit = Arc::clone(&room).acquire_owned() => permit.expect("never closed"),
                 () = closing(&mut ending.phase) => break,
             };
-            let guards = connection::Guards {
+            let guards = Guards {
                 _room: permit,
                 seat: None,
                 _busy: ending.busy.clone(),
@@ -114,7 +152,7 @@ impl Listener {
                 metrics: Arc::clone(&metrics),
             };
             let accepted = tokio::select! {
-                accepted = self.accept(handler.clone(), bounds.idle, guards, &peers) => accepted,
+                accepted = self.accept(door.clone(), bounds.idle, guards, &peers) => accepted,
                 () = closing(&mut ending.phase) => break,
             };
             if let Err(error) = accepted {
@@ -133,17 +171,17 @@ impl Listener {
         }
     }
 
-    async fn accept<H: Handler>(
+    async fn accept<D: Door>(
         &self,
-        handler: H,
+        door: D,
         idle: Duration,
-        mut guards: connection::Guards,
+        mut guards: Guards,
         peers: &Arc<Peers>,
     ) -> io::Result<()> {
         match self {
             Listener::Tcp(listener, _) => {
                 let (stream, peer) = listener.accept().await?;
-                if !handler.trusts(peer.ip()) {
+                if !door.trusts(peer.ip()) {
                     guards.seat = peers.seat(peer.ip());
                     if guards.seat.is_none() {
                         guards.metrics.accept_errors.inc();
@@ -151,13 +189,12 @@ impl Listener {
                     }
                 }
                 stream.set_nodelay(true)?;
-                let served = connection::serve(stream, Place::Tcp(peer), handler, idle, guards);
-                tokio::spawn(served);
+                tokio::spawn(door.serve(stream, Place::Tcp(peer), idle, guards));
             }
             Listener::Unix(listener, path) => {
                 let (stream, _) = listener.accept().await?;
                 let peer = Place::Unix(path.clone());
-                tokio::spawn(connection::serve(stream, peer, handler, idle, guards));
+                tokio::spawn(door.serve(stream, peer, idle, guards));
             }
         }
         Ok(())
@@ -228,7 +265,6 @@ mod tests {
     use bytes::Bytes;
     use hyper::Request;
     use hyper::body::Incoming;
-    use std::net::IpAddr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 

@@ -1,4 +1,5 @@
-//! Connections: taken, bounded, watched and brought to an end. Knows HTTP, not what is asked.
+//! Connections: taken, bounded, watched and brought to an end. Knows HTTP, not what is asked; what else
+//! is spoken is its edge's.
 //!
 //! | what | bound | then |
 //! |---|---|---|
@@ -18,3 +19,4 @@ pub(crate) mod listener;
 pub(crate) mod outgoing;
 pub(crate) mod peers;
 mod transfers;
+pub(crate) mod watch;
