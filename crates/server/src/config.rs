@@ -66,6 +66,14 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
     pub(crate) http: Option<Address>,
 
+    /// Where to answer Redis clients: host:port, unix:path or off [default: off]
+    #[arg(long, env = "TIDEGATE_RESP", value_name = "ADDR")]
+    pub(crate) resp: Option<Address>,
+
+    /// File with the password that clients of `--resp` must send with AUTH or HELLO [default: none]
+    #[arg(long, env = "TIDEGATE_RESP_PASSWORD_FILE", value_name = "FILE")]
+    pub(crate) resp_password_file: Option<PathBuf>,
+
     /// Where to show metrics and administer: host:port, unix:path or off [default: 127.0.0.1:8082]
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
     pub(crate) admin: Option<Address>,
@@ -165,6 +173,8 @@ pub(crate) struct Settings {
     pub(crate) store_budget: Duration,
     pub(crate) clock: Tolerance,
     pub(crate) http: Address,
+    pub(crate) resp: Address,
+    pub(crate) resp_password_file: Option<PathBuf>,
     pub(crate) admin: Address,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_hosts: Vec<String>,
@@ -209,7 +219,9 @@ pub(crate) enum BadConfig {
     #[error(transparent)]
     NoSuchStore(#[from] NoSuchStore),
     /// Nobody could reach it.
-    #[error("--http and --admin are both off, so nobody could ask anything; open one of them")]
+    #[error(
+        "--http, --resp and --admin are all off, so nobody could ask anything; open one of them"
+    )]
     NothingOpen,
     /// An alarm that would come before its warning.
     #[error(
@@ -258,6 +270,8 @@ impl Layer {
             clock_warn: self.clock_warn.or(below.clock_warn),
             clock_alarm: self.clock_alarm.or(below.clock_alarm),
             http: self.http.or(below.http),
+            resp: self.resp.or(below.resp),
+            resp_password_file: self.resp_password_file.or(below.resp_password_file),
             admin: self.admin.or(below.admin),
             admin_token_file: self.admin_token_file.or(below.admin_token_file),
             admin_host: self.admin_host.or(below.admin_host),
@@ -283,7 +297,9 @@ impl Layer {
         if memory_cap.0 < LEAST_MEMORY {
             return Err(BadConfig::TooLittleMemory);
         }
-        if self.http == Some(Address::Off) && self.admin == Some(Address::Off) {
+        let resp = self.resp.unwrap_or(Address::Off);
+        let doors = [self.http.as_ref(), self.admin.as_ref(), Some(&resp)];
+        if doors.iter().all(|door| *door == Some(&Address::Off)) {
             return Err(BadConfig::NothingOpen);
         }
         let clock = tolerance(self.clock_warn, self.clock_alarm)?;
@@ -298,6 +314,8 @@ impl Layer {
             store_budget: Duration::from_millis(self.store_budget.unwrap_or(5).max(1)),
             clock,
             http: self.http.unwrap_or_else(|| loopback(8080)),
+            resp,
+            resp_password_file: self.resp_password_file,
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
             admin_token_file: self.admin_token_file,
             admin_hosts: self.admin_host.unwrap_or_default(),

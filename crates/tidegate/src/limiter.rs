@@ -90,6 +90,11 @@ impl<S> Limiter<S> {
         self
     }
 
+    /// Whether nothing is ever refused.
+    pub fn only_watches(&self) -> bool {
+        self.stance == Stance::AllShadow
+    }
+
     /// Goes on with another secret: the one of the nodes whose store this node has just met. Counts
     /// and receipts made under the one before are not found any more.
     pub fn use_secret(&self, secret: Secret) {

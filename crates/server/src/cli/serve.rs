@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use super::{Exit, ServeArgs, complain};
-use crate::address::Place;
+use crate::address::{Address, Place};
 use crate::config::{Layer, Reset, Settings};
 use crate::counters::{Counters, exact, join, keep_secret, tell_fault, why_not_met};
 use crate::data;
@@ -23,6 +23,7 @@ use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
 use crate::edges::admin::serve::Admin;
 use crate::edges::http::serve::Public;
+use crate::edges::resp::serve::{Password, Resp};
 use crate::ids::Ids;
 use crate::kept::Kept;
 use crate::live::{self, Live};
@@ -129,7 +130,9 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let token_file = settings.admin_token_file.as_deref();
     let guard = Guard::new(&settings.admin, token_file, &settings.admin_hosts);
     let guard = guard.map_err(|error| Failure::Config(error.to_string()))?;
+    let password = resp_password(&settings)?;
     let http = open("http", &settings.http).await?;
+    let resp = open("resp", &settings.resp).await?;
     let admin = open("admin", &settings.admin).await?;
     let ending = || Ending {
         phase: drain.watch(),
@@ -166,6 +169,12 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         }
         tokio::spawn(listener.serve(Public(Arc::clone(&service)), bounds, ending(), metrics()));
     }
+    if let Some(listener) = resp {
+        info!(edge = "resp", address = %listener.place(), "listening");
+        let precision = settings.abilities().precision;
+        let door = Resp::new(Arc::clone(&service), password, precision);
+        tokio::spawn(listener.serve(door, bounds, ending(), metrics()));
+    }
     tokio::spawn(keep_house(Arc::clone(&service)));
     let reload = || {
         info!("reload asked for");
@@ -187,6 +196,25 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         End::AtOnce => {}
     }
     Ok(end)
+}
+
+/// What Redis clients must know, if anything. Whoever needs nothing can spend what others are allowed.
+fn resp_password(settings: &Settings) -> Result<Option<Password>, Failure> {
+    let file = settings.resp_password_file.as_deref();
+    let password = file.map(Password::read).transpose();
+    let password = password.map_err(Failure::Config)?;
+    match &password {
+        None if !settings.resp.is_local() => warn!(
+            "--resp can be reached from other machines without a password; set --resp-password-file, or listen on loopback"
+        ),
+        Some(password) if password.is_short() => {
+            warn!(
+                "the password for --resp is short enough to be guessed; write 16 characters or more"
+            );
+        }
+        _ => {}
+    }
+    Ok(password)
 }
 
 /// The secret this node was given, or has in its folder, if any.
@@ -302,15 +330,18 @@ fn service(
     })
 }
 
-async fn open(edge: &str, address: &crate::address::Address) -> Result<Option<Listener>, Failure> {
+async fn open(edge: &str, address: &Address) -> Result<Option<Listener>, Failure> {
     let opened = Listener::open(address).await;
     opened
         .map_err(|error| Failure::System(format!("cannot listen for {edge} at {address}: {error}")))
 }
 
-/// As many as asked for, but never so many that the last descriptor is a connection.
+/// As many as asked for at each door, but never so many that the last descriptor is a connection.
 fn connections(settings: &Settings) -> usize {
-    let most = process::max_fds().map_or(u64::MAX, |most| most.saturating_sub(SPARE_FILES).max(1));
+    let doors = [&settings.http, &settings.resp].into_iter();
+    let doors = doors.filter(|door| **door != Address::Off).count() as u64;
+    let most = process::max_fds().map_or(u64::MAX, |most| most.saturating_sub(SPARE_FILES));
+    let most = (most / doors.max(1)).max(1);
     settings
         .max_connections
         .min(usize::try_from(most).unwrap_or(usize::MAX))

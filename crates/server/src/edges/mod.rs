@@ -3,3 +3,4 @@
 pub(crate) mod admin;
 pub(crate) mod auth;
 pub(crate) mod http;
+pub(crate) mod resp;
