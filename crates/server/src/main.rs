@@ -13,7 +13,6 @@ mod kept;
 mod live;
 mod logs;
 mod net;
-#[allow(dead_code, reason = "its readers are on their way")]
 mod protobuf;
 mod roster;
 mod secret_file;

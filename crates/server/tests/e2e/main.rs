@@ -14,6 +14,9 @@ mod concurrent;
 mod doctor;
 mod drain;
 mod durable;
+mod envoy_calls;
+mod envoy_doors;
+mod grpc;
 mod hostile;
 mod http;
 mod http2;
@@ -25,3 +28,6 @@ mod reload;
 mod restart;
 mod server;
 mod shared;
+
+#[path = "../messages/mod.rs"]
+mod messages;
