@@ -58,6 +58,16 @@ impl Service {
         self.configured.load(Relaxed)
     }
 
+    /// Whether to go on sending requests here, as the reference service tells it.
+    pub(crate) fn is_healthy(&self) -> bool {
+        let configured = || {
+            let policy = self.limiter.policy().load();
+            policy.is_given() && policy.rules.domains().len() > 0
+        };
+        let serving = *self.phase.borrow() == Phase::Serving;
+        serving && (!self.envoy.healthy_when_configured || configured())
+    }
+
     /// Decides one request, or only looks, and takes the time.
     pub(crate) async fn decide(
         &self,

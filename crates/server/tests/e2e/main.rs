@@ -11,10 +11,12 @@ mod check;
 mod cli;
 mod clock;
 mod concurrent;
+mod control_plane;
 mod doctor;
 mod drain;
 mod durable;
 mod envoy_calls;
+mod envoy_compat;
 mod envoy_doors;
 mod grpc;
 mod hostile;
@@ -28,6 +30,7 @@ mod reload;
 mod restart;
 mod server;
 mod shared;
+mod xds;
 
 #[path = "../messages/mod.rs"]
 mod messages;

@@ -65,9 +65,7 @@ mod tests {
                 unit: Some(Unit::Minute),
                 name: None,
             }),
-            reset_after: None,
-            watched_over: false,
-            metadata: None,
+            ..Status::FREE
         }
     }
 

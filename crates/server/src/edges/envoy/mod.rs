@@ -20,4 +20,4 @@ mod reply;
 pub(crate) mod serve;
 mod wire;
 
-pub(crate) use options::{EnvoyOptions, LimitHeaders};
+pub(crate) use options::{EnvoyOptions, LimitHeaders, ThreeNames};

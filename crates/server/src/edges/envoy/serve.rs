@@ -133,7 +133,6 @@ fn log(service: &Service, id: &Id, asked: &Asked<'_>, judged: &Judged<'_>) {
 async fn check_health(service: &Service, body: Incoming) -> Result<Vec<u8>, Fault> {
     let body = body::read(body, frame::PREFIX + wire::LARGEST).await?;
     let mut out = frame::blank(2);
-    let phase = *service.phase.borrow();
-    health::check(frame::message(&body)?, phase, &mut out)?;
+    health::check(frame::message(&body)?, service.is_healthy(), &mut out)?;
     Ok(out)
 }

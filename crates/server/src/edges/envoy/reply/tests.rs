@@ -14,16 +14,13 @@ fn status_of(status: &Status<'_>) -> messages::DescriptorStatus {
 fn a_status_is_read_as_it_was_meant() {
     let full = Status {
         over: true,
-        watched_over: false,
         limit: Some(StatusLimit {
             requests: 300,
             unit: Some(Unit::Week),
             name: Some("weekly"),
         }),
-        remaining: 0,
         reset_after: Some(Nanos::from_millis(1_200)),
-        quota: false,
-        metadata: None,
+        ..Status::FREE
     };
     let told = status_of(&full);
     assert_eq!(told.code, 2);
