@@ -21,7 +21,7 @@ use tracing::{info, warn};
 use crate::counters::Counters;
 use crate::drain::Phase;
 use crate::edges::auth::wire::Reading;
-use crate::edges::envoy::EnvoyOptions;
+use crate::edges::envoy::{EnvoyOptions, Statistics};
 use crate::ids::{Id, Ids};
 use crate::logs::Shown;
 use crate::waiting::Waiting;
@@ -39,6 +39,7 @@ pub(crate) struct Service {
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) reading: ArcSwapOption<Reading>,
     pub(crate) envoy: EnvoyOptions,
+    pub(crate) envoy_statistics: Option<Statistics>,
     /// Whether there are rules to decide described requests by: a service that starts without its
     /// configuration has none until it is found.
     pub(crate) configured: AtomicBool,

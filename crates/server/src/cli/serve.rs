@@ -23,6 +23,7 @@ use crate::data;
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
 use crate::edges::admin::serve::Admin;
+use crate::edges::envoy::Statistics;
 use crate::edges::envoy::serve::Envoy;
 use crate::edges::http::serve::Public;
 use crate::envoy_compat::{AdminToken, Compat, Told};
@@ -350,6 +351,7 @@ fn service(
         phase: drain.watch(),
         reading: ArcSwapOption::empty(),
         envoy: settings.envoy.clone(),
+        envoy_statistics: settings.envoy.near_ratio.map(Statistics::new),
         configured: AtomicBool::new(configured),
     })
 }

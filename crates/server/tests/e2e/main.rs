@@ -17,6 +17,7 @@ mod drain;
 mod durable;
 mod envoy_calls;
 mod envoy_compat;
+mod envoy_descriptors;
 mod envoy_doors;
 mod grpc;
 mod hostile;

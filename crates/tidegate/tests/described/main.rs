@@ -6,4 +6,8 @@
 )]
 
 mod bench;
+mod beside;
 mod decisions;
+mod files;
+mod matching;
+mod model;

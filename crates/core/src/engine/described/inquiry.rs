@@ -147,7 +147,7 @@ impl<'r> Inquiry<'r> {
         let mut inquiry = Inquiry {
             plan,
             native,
-            entries: SmallVec::from_elem(Entry::of(Turn::Charge, false), native),
+            entries: SmallVec::from_elem(Entry::of(native_turn(described), false), native),
             cases: SmallVec::new(),
             given_back: SmallVec::new(),
             brought: Vec::new(),
@@ -436,6 +436,15 @@ impl<'r> Inquiry<'r> {
                 entry.left_before = reading.figures.remaining.saturating_add(cost);
             }
         }
+    }
+}
+
+/// A call of which every descriptor only looks, or gives back, spends nothing of the rules either.
+fn native_turn(described: &Described<'_>) -> Turn {
+    let spends = |hits| matches!(hits, Hits::Asked(_) | Hits::Used(_));
+    match described.descriptors.iter().any(|d| spends(d.hits)) {
+        true => Turn::Charge,
+        false => Turn::Peek,
     }
 }
 

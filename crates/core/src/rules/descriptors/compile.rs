@@ -166,10 +166,14 @@ impl Compiler<'_> {
         let unit = Unit::from_name(&form.unit);
         let wrong = match (form.unlimited, unit) {
             (true, Some(_)) => Some("has a unit and `unlimited`; keep one of them".to_owned()),
-            (false, None) => Some(format!(
-                "has the rate limit unit {}; write second, minute, hour, day, week, month or year",
-                shown(&form.unit)
-            )),
+            (false, None) => {
+                let found = match form.unit.as_str() {
+                    "" => "no rate limit unit".to_owned(),
+                    unit => format!("the rate limit unit {}", shown(unit)),
+                };
+                let units = "second, minute, hour, day, week, month or year";
+                Some(format!("has {found}; write {units}"))
+            }
             _ => None,
         };
         let names = form.replaces.iter().map(String::as_str);

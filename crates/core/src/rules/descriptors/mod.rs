@@ -10,6 +10,8 @@ mod listing;
 mod read;
 mod scalar;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use std::sync::LazyLock;

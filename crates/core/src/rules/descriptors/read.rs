@@ -7,7 +7,7 @@
 
 use super::form::{DomainForm, LimitForm, NodeForm};
 use super::{MOST_LEVELS, scalar};
-use crate::described::Metadata;
+use crate::described::{Metadata, Unit};
 use crate::rules::fault::shown;
 use crate::rules::slots::{Report, nearest};
 use crate::rules::yaml::{Kind, Node};
@@ -230,18 +230,23 @@ fn replaces(node: Option<Node<'_>>, report: &mut Report<'_>) -> Vec<String> {
             return Vec::new();
         }
     };
-    let names = items.map(|item| text(Fields::of(item).get("name"), "name", report));
+    let maps = items.filter(|item| matches!(item.kind(), Kind::Map(_)));
+    let names = maps.map(|item| text(Fields::of(item).get("name"), "name", report));
     names.collect()
 }
 
-/// A text, or whatever scalar as it is written; empty if nothing is.
+/// A text, or whatever scalar as it is written; empty if nothing is. For what is no text stands one that
+/// leads to no second fault.
 fn text(node: Option<Node<'_>>, field: &str, report: &mut Report<'_>) -> String {
     match node.map(|node| (node, node.kind())) {
         None | Some((_, Kind::Nothing)) => String::new(),
         Some((_, Kind::Text(text))) => text.to_owned(),
         Some((node, Kind::List(_) | Kind::Map(_))) => {
             report.fault(node.line(), format!("has no text for `{field}`; write one"));
-            String::new()
+            match field {
+                "unit" => Unit::Second.name().to_owned(),
+                _ => format!("line {}", node.line()),
+            }
         }
     }
 }
