@@ -8,6 +8,7 @@ mod data;
 mod doctor;
 mod drain;
 mod edges;
+mod envoy_compat;
 mod ids;
 mod kept;
 mod live;
@@ -20,6 +21,7 @@ mod service;
 mod sink;
 mod store_choice;
 mod waiting;
+mod xds;
 
 use std::process::ExitCode;
 

@@ -61,15 +61,20 @@ impl Server {
         if !command.get_args().any(|arg| arg == "--grpc") {
             command.args(["--grpc", "127.0.0.1:0"]);
         }
+        command.args([
+            "--http",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--log-format",
+            "json",
+        ]);
+        Server::attend(command, dir)
+    }
+
+    /// From a command that says all there is to say, also that the log is JSON.
+    pub(crate) fn attend(mut command: Command, dir: TempDir) -> Self {
         let mut child = command
-            .args([
-                "--http",
-                "127.0.0.1:0",
-                "--admin",
-                "127.0.0.1:0",
-                "--log-format",
-                "json",
-            ])
             .env("RUST_LOG", "info")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -100,10 +100,12 @@ impl Admin {
     fn metrics(&self) -> Answer {
         self.service.metrics.lines_dropped.set(sink::dropped());
         let facts = self.service.limiter.store().facts();
-        let page = self
-            .service
-            .metrics
-            .expose(env!("CARGO_PKG_VERSION"), &facts);
+        let metrics = &self.service.metrics;
+        let mut page = metrics.expose(env!("CARGO_PKG_VERSION"), &facts);
+        if let Some(statistics) = &self.service.envoy_statistics {
+            let loads = self.service.limiter.policy().get().version();
+            page += &statistics.expose(loads, metrics.reload.rejected.get());
+        }
         let mut answer = Response::new(Bytes::from(page).into());
         let content_type = HeaderValue::from_static(Exposition::CONTENT_TYPE);
         answer

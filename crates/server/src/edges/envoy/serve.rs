@@ -79,8 +79,18 @@ impl Handler for Envoy {
 type Told = Result<(u16, Vec<u8>), Fault>;
 
 async fn should_rate_limit(service: &Service, body: Incoming) -> Told {
-    let body = body::read(body, frame::PREFIX + wire::LARGEST).await?;
-    service.wait_for(decide(service, &body)).await
+    let told = match body::read(body, frame::PREFIX + wire::LARGEST).await {
+        Ok(body) => service.wait_for(decide(service, &body)).await,
+        Err(error) => Err(error.into()),
+    };
+    if let Some(statistics) = &service.envoy_statistics {
+        statistics.called();
+        told.as_ref()
+            .err()
+            .into_iter()
+            .for_each(|fault| statistics.failed(fault));
+    }
+    told
 }
 
 async fn decide(service: &Service, body: &[u8]) -> Told {
@@ -104,22 +114,26 @@ pub(super) async fn judge<'v, T>(
     if !service.is_configured() {
         return Err(Fault::NoConfiguration);
     }
+    let options = &service.envoy;
     let begun = Instant::now();
     let request = native::request(&asked.described);
     let judged = view
-        .check_described(request, &asked.described, service.envoy.manner)
+        .check_described(request, &asked.described, options.manner)
         .await;
     service.metrics.took(Edge::Envoy, begun.elapsed());
     let judged = judged.map_err(|error| {
         tracing::warn!(%error, "store gave no answer");
         Fault::Store(error)
     })?;
+    if let Some(statistics) = &service.envoy_statistics {
+        statistics.judged(asked, &judged);
+    }
     let id = service.ids.next();
     log(service, &id, asked, &judged);
     let reply = Reply {
         asked,
         judged: &judged,
-        options: &service.envoy,
+        options,
         context: service.context(&id, BodyStyle::Plain),
     };
     let status = if judged.over { 429 } else { 200 };
@@ -137,7 +151,6 @@ fn log(service: &Service, id: &Id, asked: &Asked<'_>, judged: &Judged<'_>) {
 async fn check_health(service: &Service, body: Incoming) -> Result<Vec<u8>, Fault> {
     let body = body::read(body, frame::PREFIX + wire::LARGEST).await?;
     let mut out = frame::blank(2);
-    let phase = *service.phase.borrow();
-    health::check(frame::message(&body)?, phase, &mut out)?;
+    health::check(frame::message(&body)?, service.is_healthy(), &mut out)?;
     Ok(out)
 }

@@ -96,9 +96,9 @@ async fn route(
             _ => status_answer(StatusCode::SERVICE_UNAVAILABLE, "draining", id),
         }),
         // Of the Envoy reference service, by which its deployments are probed.
-        "/healthcheck" => get(parts).map(|()| match *service.phase.borrow() {
-            Phase::Serving => Response::new(Bytes::from_static(b"OK").into()),
-            _ => {
+        "/healthcheck" => get(parts).map(|()| match service.is_healthy() {
+            true => Response::new(Bytes::from_static(b"OK").into()),
+            false => {
                 let mut answer = Response::new(Bytes::new().into());
                 *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
                 answer
