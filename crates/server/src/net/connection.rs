@@ -31,6 +31,7 @@ use tracing::{debug, error};
 
 use crate::address::Place;
 use crate::drain::Phase;
+use crate::net::fair::Fair;
 use crate::net::outgoing::Outgoing;
 use crate::net::peers::Seat;
 
@@ -166,7 +167,7 @@ pub(crate) async fn serve<I, H>(
     let service = service_fn(move |request| answer(Arc::clone(&requests), request));
     let idle = keeping.idle;
     let builder = builder(keeping.speaks);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(Fair(io)), service));
     let mut tick = pin!(sleep(idle / QUARTERS));
     let (mut begun_before, mut silent, mut closing) = (0, 0, false);
     let mut aged = pin!(sleep(keeping.age.map_or(NEVER, Age::drawn)));
