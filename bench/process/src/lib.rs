@@ -1,9 +1,10 @@
 //! Processes under measurement: servers on a core of their own, the load on another, and the processor
-//! time of each.
+//! time and memory of each.
 //!
 //! Knows nothing of what the servers do.
 
 pub mod cpu;
+mod resident;
 mod server;
 
 pub use server::Server;

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cpu;
+use crate::{cpu, resident};
 
 /// The core servers run on; the load runs on the other.
 const SERVER_CORE: &str = "0";
@@ -55,6 +55,21 @@ impl Server {
     /// When the process is gone.
     pub fn cpu_secs(&self) -> io::Result<f64> {
         cpu::of(self.process.id())
+    }
+
+    /// Bytes it has in memory at this moment, without what the kernel holds for its sockets.
+    ///
+    /// # Errors
+    ///
+    /// When the process is gone.
+    pub fn resident_bytes(&self) -> io::Result<u64> {
+        resident::of(self.process.id())
+    }
+
+    /// The process, for those who look into it.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     fn wait_until_listening(&mut self, program: &str) -> io::Result<()> {

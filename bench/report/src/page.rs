@@ -41,6 +41,11 @@ impl Page {
         }
     }
 
+    /// Adds a paragraph of its own.
+    pub fn note(&mut self, text: &str) {
+        self.add(format!("\n{text}\n"));
+    }
+
     /// Adds the goals of the area with their verdicts.
     pub fn goals(&mut self, goals: &[Goal]) {
         self.table("Goals", &goals_table(goals), "");

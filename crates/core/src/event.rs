@@ -1,7 +1,8 @@
 //! What observers are told, after the fact. They cannot change a decision.
 
 use crate::engine::Decision;
-use crate::request::Request;
+use crate::request::{Edge, Request};
+use crate::store::Single;
 
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +13,15 @@ pub enum Event<'a> {
         request: &'a Request<'a>,
         /// What was answered.
         decision: &'a Decision,
+    },
+    /// A key was charged under a limit that the caller brought, without a rule.
+    Charged {
+        /// Which door it came through.
+        edge: Edge,
+        /// What the counters of this kind are called.
+        family: &'a str,
+        /// What was answered.
+        answer: &'a Single,
     },
 }
 

@@ -14,7 +14,7 @@ mod terms;
 use std::borrow::Cow;
 use std::future::Future;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 pub use self::shared::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, Vitals};
 pub use self::terms::{Abilities, Durability, Keeps, OnStoreFailure, Terms};
@@ -64,6 +64,15 @@ impl Charge<'_> {
 pub struct ChargeSet<'a> {
     /// The limits, rates of one rule side by side.
     pub charges: SmallVec<[Charge<'a>; 4]>,
+}
+
+impl<'a> ChargeSet<'a> {
+    /// A set of one charge.
+    pub fn of_one(charge: Charge<'a>) -> Self {
+        ChargeSet {
+            charges: smallvec![charge],
+        }
+    }
 }
 
 impl ChargeSet<'_> {
@@ -182,6 +191,37 @@ pub struct Outcome {
     /// Whether a stored time had to be set back by more than the clock may err: an alarm.
     pub clock_stepped: bool,
 }
+
+/// What a store answered to a charge of one limit that stands alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Single {
+    /// Whether it passes.
+    pub admitted: bool,
+    /// What the limit said.
+    pub reading: Reading,
+    /// The store's time at which this was decided.
+    pub at: Nanos,
+    /// How it was decided.
+    pub source: Source,
+}
+
+impl Single {
+    /// The answer to a set of one charge.
+    pub fn of(outcome: &Outcome) -> Self {
+        Single {
+            admitted: outcome.admitted,
+            reading: outcome.readings[0],
+            at: outcome.at,
+            source: outcome.source,
+        }
+    }
+}
+
+/// Answers to charges that stand alone, in order. So many at a time need no allocation.
+pub type Singles = SmallVec<[Result<Single, StoreError>; SINGLES]>;
+
+/// How many charges that stand alone are best decided at a time.
+pub const SINGLES: usize = 16;
 
 /// A refund of one earlier outcome.
 #[derive(Clone, Debug)]
@@ -315,6 +355,21 @@ pub trait Store: Send + Sync {
                 outcomes.push(self.charge(set).await);
             }
             outcomes
+        }
+    }
+
+    /// Charges limits that stand alone, each on its own, in order, and adds what they said to `answers`.
+    fn charge_singles(
+        &self,
+        charges: &[Charge<'_>],
+        answers: &mut Singles,
+    ) -> impl Future<Output = ()> + Send {
+        async move {
+            let sets = charges.iter().cloned().map(ChargeSet::of_one);
+            let sets: Vec<ChargeSet<'_>> = sets.collect();
+            let sets: Vec<&ChargeSet<'_>> = sets.iter().collect();
+            let outcomes = self.charge_each(&sets).await.into_iter();
+            answers.extend(outcomes.map(|outcome| Ok(Single::of(&outcome?))));
         }
     }
 

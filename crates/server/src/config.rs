@@ -14,8 +14,8 @@ use tidegate_core::units::Nanos;
 
 use crate::address::Address;
 use crate::edges::envoy::{EnvoyOptions, LimitHeaders};
-use crate::net::connection::Age;
 use crate::net::tls::Files;
+use crate::net::watch::Age;
 use crate::store_choice::{NoSuchStore, StoreChoice, StoreUrl};
 
 /// One layer of settings. The same names as flags, as `TIDEGATE_*`, and in the file.
@@ -112,6 +112,14 @@ pub(crate) struct Layer {
     /// Give Envoy what it asked, and the metadata of its rules, as dynamic metadata
     #[arg(long, env = "TIDEGATE_ENVOY_METADATA", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) envoy_metadata: Option<bool>,
+
+    /// Where to answer Redis clients: host:port, unix:path or off [default: off]
+    #[arg(long, env = "TIDEGATE_RESP", value_name = "ADDR")]
+    pub(crate) resp: Option<Address>,
+
+    /// File with the password that clients of `--resp` must send with AUTH or HELLO [default: none]
+    #[arg(long, env = "TIDEGATE_RESP_PASSWORD_FILE", value_name = "FILE")]
+    pub(crate) resp_password_file: Option<PathBuf>,
 
     /// Where to show metrics and administer: host:port, unix:path or off [default: 127.0.0.1:8082]
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
@@ -229,6 +237,8 @@ pub(crate) struct Settings {
     pub(crate) grpc_age: Option<Age>,
     pub(crate) grpc_tls: Option<Files>,
     pub(crate) envoy: EnvoyOptions,
+    pub(crate) resp: Address,
+    pub(crate) resp_password_file: Option<PathBuf>,
     pub(crate) admin: Address,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_hosts: Vec<String>,
@@ -274,7 +284,7 @@ pub(crate) enum BadConfig {
     NoSuchStore(#[from] NoSuchStore),
     /// Nobody could reach it.
     #[error(
-        "--http, --grpc and --admin are all off, so nobody could ask anything; open one of them"
+        "--http, --grpc, --resp and --admin are all off, so nobody could ask anything; open one of them"
     )]
     NothingOpen,
     /// A certificate without a key, or clients that are to be known by certificates without TLS.
@@ -339,6 +349,8 @@ impl Layer {
             grpc_client_san: self.grpc_client_san.or(below.grpc_client_san),
             envoy_headers: self.envoy_headers.or(below.envoy_headers),
             envoy_metadata: self.envoy_metadata.or(below.envoy_metadata),
+            resp: self.resp.or(below.resp),
+            resp_password_file: self.resp_password_file.or(below.resp_password_file),
             admin: self.admin.or(below.admin),
             admin_token_file: self.admin_token_file.or(below.admin_token_file),
             admin_host: self.admin_host.or(below.admin_host),
@@ -365,8 +377,10 @@ impl Layer {
         if memory_cap.0 < LEAST_MEMORY {
             return Err(BadConfig::TooLittleMemory);
         }
-        let doors = [&self.http, &self.grpc, &self.admin];
-        if doors.into_iter().all(|door| *door == Some(Address::Off)) {
+        let resp = self.resp.unwrap_or(Address::Off);
+        let doors = [&self.http, &self.grpc, &self.admin].map(Option::as_ref);
+        let off = |door: Option<&Address>| door == Some(&Address::Off);
+        if doors.into_iter().all(off) && off(Some(&resp)) {
             return Err(BadConfig::NothingOpen);
         }
         let clock = tolerance(self.clock_warn, self.clock_alarm)?;
@@ -389,6 +403,8 @@ impl Layer {
                 dynamic_metadata: self.envoy_metadata.unwrap_or(false),
                 ..EnvoyOptions::default()
             },
+            resp,
+            resp_password_file: self.resp_password_file,
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
             admin_token_file: self.admin_token_file,
             admin_hosts: self.admin_host.unwrap_or_default(),

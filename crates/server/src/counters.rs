@@ -16,7 +16,7 @@ use tidegate::{Limiter, Secret};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Seed,
-    Store, StoreError, Unacknowledged,
+    Singles, Store, StoreError, Unacknowledged,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -362,6 +362,10 @@ impl Store for Counters {
 
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
         either!(self, store => store.charge_each(sets))
+    }
+
+    async fn charge_singles(&self, charges: &[Charge<'_>], answers: &mut Singles) {
+        either!(self, store => store.charge_singles(charges, answers));
     }
 
     async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {

@@ -10,10 +10,10 @@ use tidegate::Limiter;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::http::{BodyStyle, Context, ResetStyle};
 use tidegate::observe::{Line, Metrics, RuleSeries};
-use tidegate_core::algorithms::Retry;
+use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::engine::{Decision, Fate};
 use tidegate_core::request::{Edge, Request};
-use tidegate_core::store::StoreError;
+use tidegate_core::store::{Single, StoreError};
 use tidegate_core::units::Nanos;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -146,6 +146,33 @@ impl Service {
             method = text("method"),
             path = text("path"),
             retry_after_ms = retry_ms(decision),
+            "denied"
+        );
+    }
+
+    /// The same for a charge without a rule. What its key was is not told: it is anything.
+    pub(crate) fn log_refusal(&self, edge: Edge, family: &str, answer: &Single) {
+        let second = second(answer.at);
+        let room = |series: &RuleSeries| series.lines.denial(second);
+        let missed = match self.metrics.with_family(family, room) {
+            Line::Write { missed } => missed,
+            Line::Skip => return self.metrics.lines_skipped.inc(),
+        };
+        if missed > 0 {
+            told_as_count(family, missed);
+        }
+        let retry_after_ms = match answer.reading.verdict {
+            Verdict::Deny {
+                retry: Retry::After(wait),
+            } => Some(wait.millis_up()),
+            _ => None,
+        };
+        info!(
+            id = self.ids.next().as_str(),
+            rule = family,
+            edge = edge.name(),
+            source = answer.source.name(),
+            retry_after_ms,
             "denied"
         );
     }

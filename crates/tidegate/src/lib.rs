@@ -44,7 +44,7 @@ mod secret;
 pub mod stores;
 mod throttle;
 
-pub use limiter::{Limiter, RefundError, Standing, View};
+pub use limiter::{Act, Family, Keyed, Limiter, RefundError, Standing, View};
 pub use policy::{Follower, LoadError, News, Policy};
 pub use receipt::ReceiptError;
 pub use secret::{Secret, WeakSecret};

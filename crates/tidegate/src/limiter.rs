@@ -4,6 +4,7 @@
 //! in between changes only the next one. Observers are told afterwards and cannot change anything.
 
 mod described;
+mod keyed;
 
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ use crate::policy::Policy;
 use crate::receipt::{Receipt, ReceiptError};
 use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
+
+pub use self::keyed::{Act, Family, Keyed};
 
 /// Decides requests. Share it in an `Arc`.
 pub struct Limiter<S> {
@@ -85,6 +88,11 @@ impl<S> Limiter<S> {
     pub fn in_shadow(mut self) -> Self {
         self.stance = Stance::AllShadow;
         self
+    }
+
+    /// Whether nothing is ever refused.
+    pub fn only_watches(&self) -> bool {
+        self.stance == Stance::AllShadow
     }
 
     /// Goes on with another secret: the one of the nodes whose store this node has just met. Counts

@@ -11,13 +11,17 @@
 mod authority;
 mod cluster;
 mod proxy;
+mod reverse_proxy;
 mod sentinel;
 mod servers;
 mod shifted_clock;
+mod upstream;
 
 pub use authority::{Authority, Certificate};
 pub use cluster::Cluster;
 pub use proxy::{Fault, Proxy};
+pub use reverse_proxy::{Make, ReverseProxy, copy, moved, replaced, search_path};
 pub use sentinel::{Sentinel, Sentinels, WATCHED};
 pub use servers::{Program, Server, free_port};
 pub use shifted_clock::ShiftedClock;
+pub use upstream::{Arrived, Upstream};

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use super::{Exit, ServeArgs, complain};
-use crate::address::Place;
+use crate::address::{Address, Place};
 use crate::config::{Layer, Reset, Settings};
 use crate::counters::{Counters, exact, join, keep_secret, tell_fault, why_not_met};
 use crate::data;
@@ -25,13 +25,14 @@ use crate::edges::admin::guard::Guard;
 use crate::edges::admin::serve::Admin;
 use crate::edges::envoy::serve::Envoy;
 use crate::edges::http::serve::Public;
+use crate::edges::resp::serve::{Password, Resp};
 use crate::ids::Ids;
 use crate::kept::Kept;
 use crate::live::{self, Live};
 use crate::logs;
-use crate::net::connection::{Keeping, Speaks};
 use crate::net::listener::{Bounds, Ending, Listener};
 use crate::net::tls::Tls;
+use crate::net::watch::Keeping;
 use crate::secret_file;
 use crate::service::Service;
 use crate::sink;
@@ -135,8 +136,10 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let guard = guard.map_err(|error| Failure::Config(error.to_string()))?;
     let tls = settings.grpc_tls.clone().map(Tls::open).transpose();
     let tls = tls.map_err(|error| Failure::Config(format!("--grpc-cert: {error}")))?;
+    let password = resp_password(&settings)?;
     let http = open("http", &settings.http).await?;
     let grpc = open("grpc", &settings.grpc).await?;
+    let resp = open("resp", &settings.resp).await?;
     let admin = open("admin", &settings.admin).await?;
     let ending = || Ending {
         phase: drain.watch(),
@@ -149,7 +152,6 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         keeping: Keeping {
             idle: settings.idle,
             age: None,
-            speaks: Speaks::Http,
         },
     };
     if let Some(listener) = admin {
@@ -173,7 +175,6 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         let bounds = Bounds {
             keeping: Keeping {
                 age: settings.grpc_age,
-                speaks: Speaks::Http2,
                 ..bounds.keeping
             },
             ..bounds
@@ -192,6 +193,12 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         }
         let public = Public(Arc::clone(&service));
         tokio::spawn(listener.serve(public, bounds, ending(), metrics(), None));
+    }
+    if let Some(listener) = resp {
+        info!(edge = "resp", address = %listener.place(), "listening");
+        let precision = settings.abilities().precision;
+        let door = Resp::new(Arc::clone(&service), password, precision);
+        tokio::spawn(listener.serve(door, bounds, ending(), metrics(), None));
     }
     tokio::spawn(keep_house(Arc::clone(&service)));
     let reload = || {
@@ -214,6 +221,25 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         End::AtOnce => {}
     }
     Ok(end)
+}
+
+/// What Redis clients must know, if anything. Whoever needs nothing can spend what others are allowed.
+fn resp_password(settings: &Settings) -> Result<Option<Password>, Failure> {
+    let file = settings.resp_password_file.as_deref();
+    let password = file.map(Password::read).transpose();
+    let password = password.map_err(Failure::Config)?;
+    match &password {
+        None if !settings.resp.is_local() => warn!(
+            "--resp can be reached from other machines without a password; set --resp-password-file, or listen on loopback"
+        ),
+        Some(password) if password.is_short() => {
+            warn!(
+                "the password for --resp is short enough to be guessed; write 16 characters or more"
+            );
+        }
+        _ => {}
+    }
+    Ok(password)
 }
 
 /// The secret this node was given, or has in its folder, if any.
@@ -331,15 +357,18 @@ fn service(
     })
 }
 
-async fn open(edge: &str, address: &crate::address::Address) -> Result<Option<Listener>, Failure> {
+async fn open(edge: &str, address: &Address) -> Result<Option<Listener>, Failure> {
     let opened = Listener::open(address).await;
     opened
         .map_err(|error| Failure::System(format!("cannot listen for {edge} at {address}: {error}")))
 }
 
-/// As many as asked for, but never so many that the last descriptor is a connection.
+/// As many as asked for at each door, but never so many that the last descriptor is a connection.
 fn connections(settings: &Settings) -> usize {
-    let most = process::max_fds().map_or(u64::MAX, |most| most.saturating_sub(SPARE_FILES).max(1));
+    let doors = [&settings.http, &settings.resp].into_iter();
+    let doors = doors.filter(|door| **door != Address::Off).count() as u64;
+    let most = process::max_fds().map_or(u64::MAX, |most| most.saturating_sub(SPARE_FILES));
+    let most = (most / doors.max(1)).max(1);
     settings
         .max_connections
         .min(usize::try_from(most).unwrap_or(usize::MAX))

@@ -4,3 +4,4 @@ pub(crate) mod admin;
 pub(crate) mod auth;
 pub(crate) mod envoy;
 pub(crate) mod http;
+pub(crate) mod resp;

@@ -1,10 +1,7 @@
-//! One connection, HTTP/1 or HTTP/2: its requests, its silence, its end.
+//! One connection, HTTP/1 or HTTP/2, and its requests.
 //!
 //! Kept true: a panic while handling one request is answered and counted, and neither the connection
-//! nor the process ends by it; a connection on which nothing begins and nothing is under way for the
-//! idle time is closed, whatever it is doing meanwhile (sending nothing, trickling a header, not
-//! reading its answer). That watch is one timer per connection, not one per request. One that has
-//! reached its age is asked to close, and cut off when its grace has passed.
+//! nor the process ends by it. Its silence and its end are `watch`'s.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -12,9 +9,7 @@ use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use http::{HeaderValue, Version, header};
 use hyper::body::Incoming;
@@ -22,25 +17,15 @@ use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::conn::auto::{Builder, Connection};
 use tidegate::observe::Metrics;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
-use tokio::time::{Instant, sleep};
 use tracing::{debug, error};
 
 use crate::address::Place;
-use crate::drain::Phase;
 use crate::net::fair::Fair;
 use crate::net::outgoing::Outgoing;
-use crate::net::peers::Seat;
-
-/// The idle time is counted in so many parts: a connection is asked to close when that many have
-/// passed since its last request, and cut off one part later. A request itself reads no clock.
-const QUARTERS: u32 = 4;
-
-/// Longer than any process runs.
-const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
+use crate::net::watch::{self, Activity, Guards, Keeping};
 
 /// An answer, whole.
 pub(crate) type Answer = Response<Outgoing>;
@@ -59,26 +44,11 @@ pub(crate) trait Handler: Clone + Send + Sync + 'static {
 
     /// Whether this peer speaks for others, and may have as many connections as there are.
     fn trusts(&self, peer: IpAddr) -> bool;
-}
 
-/// How connections are kept.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Keeping {
-    /// How long one may send nothing.
-    pub(crate) idle: Duration,
-    /// How old one gets, if there is an end to it.
-    pub(crate) age: Option<Age>,
-    /// What is spoken on it.
-    pub(crate) speaks: Speaks,
-}
-
-/// How old a connection gets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Age {
-    /// Then it is asked to close; each a tenth sooner or later, so that not all come back at once.
-    pub(crate) most: Duration,
-    /// How long after that what is under way may take.
-    pub(crate) grace: Duration,
+    /// What it wants to be asked in.
+    fn speaks(&self) -> Speaks {
+        Speaks::Http
+    }
 }
 
 /// What is spoken on a connection.
@@ -90,49 +60,6 @@ pub(crate) enum Speaks {
     Http2,
 }
 
-impl Age {
-    /// How old this one gets.
-    fn drawn(self) -> Duration {
-        let mut chance = [128];
-        // Without randomness all of them are of the same age, which is bearable.
-        let _ = getrandom::fill(&mut chance);
-        self.most * (230 + u32::from(chance[0]) / 5) / 256
-    }
-}
-
-/// What a connection holds until it is finished.
-pub(crate) struct Guards {
-    pub(crate) _room: OwnedSemaphorePermit,
-    pub(crate) seat: Option<Seat>,
-    pub(crate) _busy: mpsc::Sender<()>,
-    pub(crate) phase: watch::Receiver<Phase>,
-    pub(crate) metrics: Arc<Metrics>,
-}
-
-/// What the watch over a connection needs to know about its requests.
-#[derive(Debug, Default)]
-struct Activity {
-    begun: AtomicU64,
-    under_way: AtomicU32,
-    leaving: AtomicBool,
-}
-
-impl Activity {
-    fn begin(&self) -> UnderWay<'_> {
-        self.begun.fetch_add(1, Relaxed);
-        self.under_way.fetch_add(1, Relaxed);
-        UnderWay(self)
-    }
-}
-
-struct UnderWay<'a>(&'a Activity);
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Relaxed);
-    }
-}
-
 struct Shared<H> {
     handler: H,
     peer: Place,
@@ -141,75 +68,32 @@ struct Shared<H> {
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve<I, H>(
-    io: I,
-    peer: Place,
-    handler: H,
-    keeping: Keeping,
-    mut guards: Guards,
-) where
+pub(crate) async fn serve<I, H>(io: I, peer: Place, handler: H, keeping: Keeping, guards: Guards)
+where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
-    let metrics = Arc::clone(&guards.metrics);
-    metrics.connections_accepted.inc();
-    metrics.connections.inc();
     let shared = Arc::new(Shared {
         handler,
         peer,
         activity: Activity::default(),
-        metrics: Arc::clone(&metrics),
+        metrics: Arc::clone(&guards.metrics),
     });
-    // The change itself may have come before this connection.
-    let leaving = *guards.phase.borrow_and_update() != Phase::Serving;
-    shared.activity.leaving.store(leaving, Relaxed);
     let requests = Arc::clone(&shared);
     let service = service_fn(move |request| answer(Arc::clone(&requests), request));
-    let idle = keeping.idle;
-    let builder = builder(keeping.speaks);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(Fair(io)), service));
-    let mut tick = pin!(sleep(idle / QUARTERS));
-    let (mut begun_before, mut silent, mut closing) = (0, 0, false);
-    let mut aged = pin!(sleep(keeping.age.map_or(NEVER, Age::drawn)));
-    let mut old = false;
-    loop {
-        tokio::select! {
-            biased;
-            ended = connection.as_mut() => {
-                if let Err(error) = ended {
-                    debug!(%error, "connection ended badly");
-                }
-                break;
-            }
-            () = tick.as_mut() => {
-                let begun = shared.activity.begun.load(Relaxed);
-                let still = begun == begun_before && shared.activity.under_way.load(Relaxed) == 0;
-                silent = if still { silent + 1 } else { 0 };
-                if silent == QUARTERS {
-                    metrics.connections_timed_out.inc();
-                    connection.as_mut().graceful_shutdown();
-                } else if silent > QUARTERS {
-                    break;
-                }
-                begun_before = begun;
-                tick.as_mut().reset(Instant::now() + idle / QUARTERS);
-            }
-            () = aged.as_mut() => {
-                let Some(age) = keeping.age.filter(|_| !old) else { break };
-                old = true;
-                connection.as_mut().graceful_shutdown();
-                aged.as_mut().reset(Instant::now() + age.grace);
-            }
-            changed = guards.phase.changed(), if !closing => {
-                shared.activity.leaving.store(true, Relaxed);
-                closing = changed.is_err() || *guards.phase.borrow_and_update() == Phase::Closing;
-                if closing {
-                    connection.as_mut().graceful_shutdown();
-                }
-            }
-        }
+    let builder = builder(shared.handler.speaks());
+    let connection = pin!(builder.serve_connection(TokioIo::new(Fair(io)), service));
+    let ended = watch::over(
+        connection,
+        Connection::graceful_shutdown,
+        &shared.activity,
+        keeping,
+        guards,
+    )
+    .await;
+    if let Some(Err(error)) = ended {
+        debug!(%error, "connection ended badly");
     }
-    metrics.connections.dec();
 }
 
 fn builder(speaks: Speaks) -> Builder<AtOnce> {
@@ -257,7 +141,7 @@ async fn answer<H: Handler>(
         error!("handling a request panicked");
         shared.handler.panicked()
     });
-    if version < Version::HTTP_2 && shared.activity.leaving.load(Relaxed) {
+    if version < Version::HTTP_2 && shared.activity.is_leaving() {
         answer
             .headers_mut()
             .insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -266,7 +150,7 @@ async fn answer<H: Handler>(
 }
 
 /// What `work` gives, or nothing if it panicked. It is not polled again after that.
-async fn caught<F: Future>(work: F) -> Option<F::Output> {
+pub(crate) async fn caught<F: Future>(work: F) -> Option<F::Output> {
     let mut work = pin!(work);
     poll_fn(
         |cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
@@ -281,9 +165,13 @@ async fn caught<F: Future>(work: F) -> Option<F::Output> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drain::Phase;
+    use crate::net::watch::Age;
     use bytes::Bytes;
+    use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-    use tokio::sync::Semaphore;
+    use tokio::sync::{Semaphore, mpsc, watch};
+    use tokio::time::Instant;
 
     #[derive(Clone)]
     struct Fragile;
@@ -336,7 +224,6 @@ mod tests {
         let keeping = Keeping {
             idle: Duration::from_secs(60),
             age,
-            speaks: Speaks::Http,
         };
         let done = tokio::spawn(serve(server, peer, Fragile, keeping, guards));
         Served {

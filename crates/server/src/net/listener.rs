@@ -1,7 +1,7 @@
 //! Takes connections until told to stop. No error of a connection or of the operating system ends it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
-use super::connection::{self, Handler, Keeping};
+use super::connection::{self, Handler};
 use super::peers::Peers;
 use super::tls::Tls;
+use super::watch::{Guards, Keeping};
 use crate::address::{Address, Place};
 use crate::drain::Phase;
 
@@ -53,6 +54,42 @@ pub(crate) struct Ending {
     pub(crate) phase: watch::Receiver<Phase>,
     /// Held while anything is open.
     pub(crate) busy: mpsc::Sender<()>,
+}
+
+/// What is spoken at a door.
+pub(crate) trait Door: Clone + Send + Sync + 'static {
+    /// Serves one connection to its end.
+    fn serve<I>(
+        self,
+        io: I,
+        peer: Place,
+        keeping: Keeping,
+        guards: Guards,
+    ) -> impl Future<Output = ()> + Send
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Whether this peer speaks for others, and may have as many connections as there are.
+    fn trusts(&self, peer: IpAddr) -> bool;
+}
+
+impl<H: Handler> Door for H {
+    fn serve<I>(
+        self,
+        io: I,
+        peer: Place,
+        keeping: Keeping,
+        guards: Guards,
+    ) -> impl Future<Output = ()> + Send
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        connection::serve(io, peer, self, keeping, guards)
+    }
+
+    fn trusts(&self, peer: IpAddr) -> bool {
+        Handler::trusts(self, peer)
+    }
 }
 
 impl Listener {
@@ -94,9 +131,9 @@ impl Listener {
     }
 
     /// Serves until the end, in the open or only to those who speak `tls`.
-    pub(crate) async fn serve<H: Handler>(
+    pub(crate) async fn serve<D: Door>(
         self,
-        handler: H,
+        door: D,
         bounds: Bounds,
         mut ending: Ending,
         metrics: Arc<Metrics>,
@@ -109,7 +146,7 @@ impl Listener {
                 permit = Arc::clone(&room).acquire_owned() => permit.expect("never closed"),
                 () = closing(&mut ending.phase) => break,
             };
-            let guards = connection::Guards {
+            let guards = Guards {
                 _room: permit,
                 seat: None,
                 _busy: ending.busy.clone(),
@@ -117,7 +154,7 @@ impl Listener {
                 metrics: Arc::clone(&metrics),
             };
             let accepted = tokio::select! {
-                accepted = self.accept(handler.clone(), bounds.keeping, guards, &peers, &tls) => accepted,
+                accepted = self.accept(door.clone(), bounds.keeping, guards, &peers, &tls) => accepted,
                 () = closing(&mut ending.phase) => break,
             };
             if let Err(error) = accepted {
@@ -136,18 +173,18 @@ impl Listener {
         }
     }
 
-    async fn accept<H: Handler>(
+    async fn accept<D: Door>(
         &self,
-        handler: H,
+        door: D,
         keeping: Keeping,
-        mut guards: connection::Guards,
+        mut guards: Guards,
         peers: &Arc<Peers>,
         tls: &Option<Arc<Tls>>,
     ) -> io::Result<()> {
         match self {
             Listener::Tcp(listener, _) => {
                 let (stream, peer) = listener.accept().await?;
-                if !handler.trusts(peer.ip()) {
+                if !door.trusts(peer.ip()) {
                     guards.seat = peers.seat(peer.ip());
                     if guards.seat.is_none() {
                         guards.metrics.accept_errors.inc();
@@ -156,12 +193,12 @@ impl Listener {
                 }
                 stream.set_nodelay(true)?;
                 let peer = Place::Tcp(peer);
-                tokio::spawn(welcome(stream, peer, handler, keeping, guards, tls.clone()));
+                tokio::spawn(welcome(stream, peer, door, keeping, guards, tls.clone()));
             }
             Listener::Unix(listener, path) => {
                 let (stream, _) = listener.accept().await?;
                 let peer = Place::Unix(path.clone());
-                tokio::spawn(welcome(stream, peer, handler, keeping, guards, tls.clone()));
+                tokio::spawn(welcome(stream, peer, door, keeping, guards, tls.clone()));
             }
         }
         Ok(())
@@ -169,19 +206,19 @@ impl Listener {
 }
 
 /// Serves one connection, once it is known to be who it must be.
-async fn welcome<I, H>(
+async fn welcome<I, D>(
     io: I,
     peer: Place,
-    handler: H,
+    door: D,
     keeping: Keeping,
-    mut guards: connection::Guards,
+    mut guards: Guards,
     tls: Option<Arc<Tls>>,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    H: Handler,
+    D: Door,
 {
     let Some(tls) = tls else {
-        return connection::serve(io, peer, handler, keeping, guards).await;
+        return door.serve(io, peer, keeping, guards).await;
     };
     let greeted = tokio::select! {
         greeted = tls.greet(io) => greeted,
@@ -189,7 +226,7 @@ async fn welcome<I, H>(
     };
     match greeted {
         // On the heap, so that those in the open do not carry the room for it.
-        Ok(io) => Box::pin(connection::serve(io, peer, handler, keeping, guards)).await,
+        Ok(io) => Box::pin(door.serve(io, peer, keeping, guards)).await,
         Err(error) => {
             guards.metrics.accept_errors.inc();
             debug!(%peer, %error, "no TLS with this peer");
@@ -261,7 +298,6 @@ mod tests {
     use bytes::Bytes;
     use hyper::Request;
     use hyper::body::Incoming;
-    use std::net::IpAddr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
@@ -303,7 +339,6 @@ mod tests {
             keeping: Keeping {
                 idle: Duration::from_secs(600),
                 age: None,
-                speaks: connection::Speaks::Http,
             },
         };
         let phase = watch::Sender::new(Phase::Serving);

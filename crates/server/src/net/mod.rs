@@ -1,4 +1,5 @@
-//! Connections: taken, bounded, watched and brought to an end. Knows HTTP, not what is asked.
+//! Connections: taken, bounded, watched and brought to an end. Knows HTTP, not what is asked; what else
+//! is spoken is its edge's.
 //!
 //! | what | bound | then |
 //! |---|---|---|
@@ -24,3 +25,4 @@ pub(crate) mod outgoing;
 pub(crate) mod peers;
 pub(crate) mod tls;
 mod transfers;
+pub(crate) mod watch;

@@ -4,6 +4,7 @@ use crate::server::Server;
 
 const RULES: &str = "
 version: 1
+block: [192.0.2.9]
 rules:
   - { name: login, match: { path: /login, method: POST }, by: ip, rate: 1/hour }
   - { name: queue, match: { path: /queue }, by: ip, rate: 1/hour, algorithm: leaky-queue }
@@ -34,6 +35,19 @@ fn nginx_gets_200_then_the_status_it_asks_for() {
     assert_eq!(client.request("GET", "/v1/auth", &spoofed, "").status, 429);
     let other = [NGINX[0], NGINX[1], ("x-forwarded-for", "192.0.2.8")];
     assert_eq!(client.request("GET", "/v1/auth", &other, "").status, 200);
+}
+
+#[test]
+fn a_blocked_client_gets_403_whatever_a_denial_is() {
+    let server = Server::start(RULES);
+    let blocked = [NGINX[0], NGINX[1], ("x-forwarded-for", "192.0.2.9")];
+    for query in ["", "?deny_status=401", "?deny_status=429"] {
+        let path = format!("/v1/auth{query}");
+        let reply = server.client().request("GET", &path, &blocked, "");
+        assert_eq!(reply.status, 403, "{query}");
+    }
+    let passed = server.client().request("GET", "/v1/auth", &NGINX, "");
+    assert_eq!(passed.status, 200);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A blocking HTTP/1.1 client that can keep its connection, send nonsense and read slowly.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use serde_json::Value;
 
@@ -27,7 +27,25 @@ impl Client {
     }
 
     pub(crate) fn try_connect(address: SocketAddr) -> std::io::Result<Self> {
-        let stream = TcpStream::connect(address)?;
+        Client::over(TcpStream::connect(address)?, address)
+    }
+
+    /// From another address of this machine, such as 127.0.0.2.
+    pub(crate) fn connect_from(source: IpAddr, address: SocketAddr) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .unwrap();
+        let stream = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::new(source, 0)).unwrap();
+            socket.connect(address).await.unwrap().into_std().unwrap()
+        });
+        stream.set_nonblocking(false).unwrap();
+        Client::over(stream, address).unwrap()
+    }
+
+    fn over(stream: TcpStream, address: SocketAddr) -> std::io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(DEADLINE))?;
         stream.set_write_timeout(Some(DEADLINE))?;

@@ -6,10 +6,13 @@
 
 use std::sync::Arc;
 
+use tidegate_core::algorithms::Verdict;
 use tidegate_core::engine::{Decision, Fate, LimitView};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::request::Edge;
 use tidegate_core::rules::RuleSet;
+use tidegate_core::store::Single;
+use tidegate_core::units::Nanos;
 
 use super::metrics::Metrics;
 use super::series::{Outcome, RuleSeries};
@@ -71,10 +74,30 @@ impl Metrics {
     }
 }
 
+/// Counts a charge without a rule as a decision of one limit, which only watches if it passed over it.
+fn count_single(series: &RuleSeries, edge: Edge, answer: &Single) {
+    let outcome = match (answer.admitted, answer.reading.verdict) {
+        (false, _) => Outcome::Deny,
+        (true, Verdict::Allow { delay }) if delay > Nanos::ZERO => Outcome::Delay,
+        (true, Verdict::Allow { .. }) => Outcome::Allow,
+        (true, Verdict::Deny { .. }) => {
+            let watched = series.decisions(edge, Outcome::ShadowDeny, answer.source);
+            watched.inc();
+            Outcome::Allow
+        }
+    };
+    series.decisions(edge, outcome, answer.source).inc();
+}
+
 impl Observer for Metrics {
     fn notice(&self, event: &Event<'_>) {
         match event {
             Event::Decided { request, decision } => self.count(request.edge, decision),
+            Event::Charged {
+                edge,
+                family,
+                answer,
+            } => self.with_family(family, |series| count_single(series, *edge, answer)),
         }
     }
 }

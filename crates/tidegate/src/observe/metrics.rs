@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tidegate_core::request::Edge;
@@ -34,6 +34,8 @@ pub struct Metrics {
     none: Arc<RuleSeries>,
     /// Rules beyond the cap.
     other: Arc<RuleSeries>,
+    /// Charges without a rule, by family. There are as many as the program has names for.
+    families: ArcSwap<Vec<Arc<RuleSeries>>>,
     rules_dropped: Gauge,
     /// The series of the rules in force, by position.
     pub(super) loaded: ArcSwapOption<Loaded>,
@@ -76,6 +78,7 @@ impl Default for Metrics {
             rules: Mutex::default(),
             none: Arc::new(RuleSeries::new("none")),
             other: Arc::new(RuleSeries::new("other")),
+            families: ArcSwap::default(),
             rules_dropped: Gauge::default(),
             loaded: ArcSwapOption::empty(),
             durations: Default::default(),
@@ -129,13 +132,40 @@ impl Metrics {
         found.unwrap_or_else(|| Arc::clone(&self.other))
     }
 
+    /// Calls `with` on the series of a family of charges without a rule.
+    pub fn with_family<T>(&self, name: &str, with: impl FnOnce(&RuleSeries) -> T) -> T {
+        let families = self.families.load();
+        match families.iter().find(|series| series.name() == name) {
+            Some(series) => with(series),
+            None => with(&self.new_family(name)),
+        }
+    }
+
+    #[cold]
+    fn new_family(&self, name: &str) -> Arc<RuleSeries> {
+        let mut rules = self.rules.lock();
+        let families = self.families.load();
+        if let Some(series) = families.iter().find(|series| series.name() == name) {
+            return Arc::clone(series);
+        }
+        // A rule of this name shares the series from now on.
+        let series = rules
+            .remove(name)
+            .unwrap_or_else(|| Arc::new(RuleSeries::new(name)));
+        let more = families.iter().chain([&series]).cloned().collect();
+        self.families.store(Arc::new(more));
+        series
+    }
+
     fn one(
         &self,
         known: &mut BTreeMap<Box<str>, Arc<RuleSeries>>,
         name: &str,
     ) -> Option<Arc<RuleSeries>> {
         // A rule of this name shares the series: the same labels twice would void the page.
-        if let Some(reserved) = [&self.none, &self.other].iter().find(|r| r.name() == name) {
+        let families = self.families.load();
+        let reserved = [&self.none, &self.other].into_iter().chain(families.iter());
+        if let Some(reserved) = reserved.into_iter().find(|r| r.name() == name) {
             return Some(Arc::clone(reserved));
         }
         if let Some(series) = known.get(name) {
@@ -186,8 +216,10 @@ impl Metrics {
 
     fn all(&self) -> Vec<Arc<RuleSeries>> {
         let known = self.rules.lock();
+        let families = self.families.load();
         [&self.none, &self.other]
             .into_iter()
+            .chain(families.iter())
             .chain(known.values())
             .cloned()
             .collect()

@@ -1,7 +1,8 @@
-//! Sub-requests of a proxy: nginx `auth_request`, Traefik and Caddy forward auth.
+//! Sub-requests of a proxy: nginx `auth_request`, Traefik and Caddy forward auth, HAProxy by a script.
 //!
 //! `wire` reads the headers, `path` normalises the path, `serve` answers. Denials are 429 unless the
-//! URL asks for another status: nginx turns anything but 401 and 403 into an error of its own.
+//! URL asks for another status: nginx turns anything but 401 and 403 into an error of its own. Who is
+//! blocked gets 403 in any case. The recipes are in `docs/proxies`.
 
 mod path;
 pub(crate) mod serve;

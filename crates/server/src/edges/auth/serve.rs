@@ -1,8 +1,8 @@
 //! `ANY /v1/auth`: 200 and headers, or the denial.
 
 use bytes::Bytes;
-use http::Response;
 use http::request::Parts;
+use http::{Response, StatusCode};
 use tidegate::http::{answer as written, headers};
 use tidegate_core::request::Edge;
 
@@ -35,7 +35,10 @@ pub(crate) async fn answer(
         wire::request(&parts.headers, options, peer, &reading).ok()
     });
     let mut answer = decided(written(&decision, &context));
-    if let Some(status) = options.deny_status {
+    // Every proxy understands 403, and a blocked client must not be told to come back.
+    if let Some(status) = options.deny_status
+        && answer.status() != StatusCode::FORBIDDEN
+    {
         *answer.status_mut() = status;
     }
     Ok(answer)

@@ -1,7 +1,7 @@
 //! From the headers of a proxy's sub-request to a request. Pure.
 //!
-//! nginx is told by its operator to send `X-Original-URI` and `X-Original-Method`; Traefik and Caddy
-//! send `X-Forwarded-Uri`, `-Method` and `-Host` by themselves. Each passes the other family through
+//! nginx and HAProxy are told by their operator to send `X-Original-URI`, `-Method` and `-Host`; Traefik
+//! and Caddy send `X-Forwarded-Uri`, `-Method` and `-Host`. Each passes the other family through
 //! as the client wrote it, so one family is read and never a mixture: where both are present and
 //! differ nobody can tell which is true, and the request is refused unless `?from=original` or
 //! `?from=forwarded` says which to read. Without either the request is refused too: an operator's
@@ -29,7 +29,6 @@ use crate::edges::http::digested;
 use crate::edges::http::wire::{BadInput, LONGEST_VALUE};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-const HOST: &str = "x-forwarded-host";
 
 /// What the rules have to do with reading a sub-request.
 #[derive(Debug)]
@@ -67,7 +66,7 @@ impl Reading {
 /// What the URL of the sub-request says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Options {
-    /// The status of a denial, where the proxy does not pass 429 on.
+    /// The status of a denial that is not a block, where the proxy does not pass 429 on.
     pub(crate) deny_status: Option<StatusCode>,
     /// Which family of headers to believe.
     from: Option<Family>,
@@ -184,9 +183,10 @@ fn told(headers: &HeaderMap, options: Options) -> Result<Told<'_>, BadInput> {
         }
     };
     let (name, (target, method), host) = match family {
-        Family::Original => ("x-original-uri", original, None),
-        Family::Forwarded => ("x-forwarded-uri", forwarded, once(headers, HOST)?),
+        Family::Original => ("x-original-uri", original, "x-original-host"),
+        Family::Forwarded => ("x-forwarded-uri", forwarded, "x-forwarded-host"),
     };
+    let host = once(headers, host)?;
     let missing = "missing; the proxy must say what is asked for (nginx: proxy_set_header X-Original-URI $request_uri)";
     let target = target.ok_or_else(|| fault(name, missing))?;
     Ok(Told {
@@ -290,11 +290,12 @@ rules:
             &[
                 ("x-original-uri", "/a//b?c"),
                 ("x-original-method", "POST"),
+                ("x-original-host", "Example.com:8000"),
                 ("x-forwarded-for", "192.0.2.1"),
                 ("x-forwarded-host", "of the client"),
             ],
             "",
-            "192.0.2.1 path=/a/b method=POST",
+            "192.0.2.1 path=/a/b method=POST host=example.com",
         );
         check(
             &[
@@ -326,6 +327,12 @@ rules:
             &[("x-original-uri", "/a"), ("x-forwarded-method", "GET")],
             "",
             "x-original-uri: differs",
+        );
+        // Nor a host: only that of the family that is read counts.
+        check(
+            &[("x-forwarded-uri", "/a"), ("x-original-host", "other")],
+            "",
+            "127.0.0.1 path=/a",
         );
         for name in ["x-original-uri", "x-forwarded-uri", "x-forwarded-host"] {
             let twice = [("x-forwarded-uri", "/a"), (name, "/a"), (name, "/b")];

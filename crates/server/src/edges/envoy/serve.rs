@@ -21,7 +21,7 @@ use crate::address::Place;
 use crate::counters::Counters;
 use crate::ids::Id;
 use crate::net::body;
-use crate::net::connection::{Answer, Handler};
+use crate::net::connection::{Answer, Handler, Speaks};
 use crate::service::Service;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -64,6 +64,10 @@ impl Handler for Envoy {
     fn panicked(&self) -> Answer {
         self.0.metrics.answered(Edge::Envoy, 500);
         Fault::Internal.answer()
+    }
+
+    fn speaks(&self) -> Speaks {
+        Speaks::Http2
     }
 
     fn trusts(&self, peer: IpAddr) -> bool {

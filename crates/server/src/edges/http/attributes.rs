@@ -1,4 +1,4 @@
-//! The attributes of a request, whichever reader finds them.
+//! The attributes of a request, whichever reader and whichever edge finds them.
 
 use std::borrow::Cow;
 
@@ -8,14 +8,14 @@ use tidegate_core::request::{ApiKey, Request};
 use super::wire::{LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES};
 
 /// A request that is being given its attributes.
-pub(super) struct Attributes<'r, 'b> {
+pub(crate) struct Attributes<'r, 'b> {
     request: &'r mut Request<'b>,
     count: usize,
     has_key: bool,
 }
 
 impl<'r, 'b> Attributes<'r, 'b> {
-    pub(super) fn of(request: &'r mut Request<'b>) -> Self {
+    pub(crate) fn of(request: &'r mut Request<'b>) -> Self {
         Attributes {
             request,
             count: 0,
@@ -24,7 +24,7 @@ impl<'r, 'b> Attributes<'r, 'b> {
     }
 
     /// Makes room for one more.
-    pub(super) fn one_more(&mut self) -> Result<(), String> {
+    pub(crate) fn one_more(&mut self) -> Result<(), String> {
         if self.count == MOST_ATTRIBUTES {
             return Err(format!("more than {MOST_ATTRIBUTES} attributes"));
         }
@@ -33,7 +33,7 @@ impl<'r, 'b> Attributes<'r, 'b> {
     }
 
     /// Adds one. Its name has been checked.
-    pub(super) fn add(&mut self, name: Cow<'b, str>, value: Cow<'b, str>) -> Result<(), String> {
+    pub(crate) fn add(&mut self, name: Cow<'b, str>, value: Cow<'b, str>) -> Result<(), String> {
         if value.len() > LONGEST_VALUE {
             return Err(format!("a value has at most {LONGEST_VALUE} bytes"));
         }
@@ -57,7 +57,7 @@ impl<'r, 'b> Attributes<'r, 'b> {
 }
 
 /// Whether an attribute or a unit may be called that.
-pub(super) fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     match name.len() {
         1..=LONGEST_NAME => Ok(()),
         _ => Err(format!("a name has 1 to {LONGEST_NAME} bytes")),

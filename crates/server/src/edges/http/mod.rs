@@ -10,4 +10,4 @@ mod read;
 pub(crate) mod serve;
 pub(crate) mod wire;
 
-pub(crate) use attributes::digested;
+pub(crate) use attributes::{Attributes, check_name, digested};

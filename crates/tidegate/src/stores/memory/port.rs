@@ -1,8 +1,8 @@
 //! The store trait, filled. Every verb is decided when it is first polled and never waits.
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Role, Seed,
+    Single, Singles, Store, StoreError,
 };
 
 use super::MemoryStore;
@@ -21,6 +21,20 @@ impl<C: Clock> Store for MemoryStore<C> {
         sets.iter()
             .map(|set| Ok(self.charge_at(set, now)))
             .collect()
+    }
+
+    /// Reads the clock once for all, and allocates nothing.
+    async fn charge_singles(&self, charges: &[Charge<'_>], answers: &mut Singles) {
+        let now = self.clock.now();
+        answers.extend(charges.iter().map(|charge| {
+            let (reading, source) = self.charge_one_at(charge, now);
+            Ok(Single {
+                admitted: reading.verdict.allows() || charge.role == Role::Shadow,
+                reading,
+                at: now,
+                source,
+            })
+        }));
     }
 
     async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {

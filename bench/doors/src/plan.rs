@@ -1,0 +1,76 @@
+//! What is measured at each door, what it promises, and how to read it.
+
+use bench_report::Goal;
+
+use crate::load::Crowd;
+use crate::subject::{GRPC_NAMES, INCR, LIMITADOR, RESP_NAMES, THROTTLECRAB};
+use crate::tables::Answered;
+
+/// One door.
+pub(crate) struct Plan {
+    /// The rows of its tables.
+    pub(crate) names: &'static [&'static str],
+    /// To whom everyone is compared.
+    pub(crate) yardstick: &'static str,
+    pub(crate) crowds: [(&'static str, Crowd); 2],
+    pub(crate) note: &'static str,
+    pub(crate) goals: fn(&Answered) -> Vec<Goal>,
+}
+
+pub(crate) const RESP: Plan = Plan {
+    names: &RESP_NAMES,
+    yardstick: INCR,
+    crowds: [
+        ("RESP, pipeline 1", crowd(50, 1)),
+        ("RESP, pipeline 16", crowd(50, 16)),
+    ],
+    note: RESP_NOTE,
+    goals: |answered| {
+        let what = format!("{}: CPU of Redis INCR", answered.title);
+        vec![Goal::at_most(what, answered.cpu_of(INCR), 1.0)]
+    },
+};
+
+pub(crate) const GRPC: Plan = Plan {
+    names: &GRPC_NAMES,
+    yardstick: THROTTLECRAB,
+    crowds: [
+        ("gRPC, 50 connections, 1 call each", crowd(50, 1)),
+        ("gRPC, 10 connections, 20 calls each", crowd(10, 20)),
+    ],
+    note: GRPC_NOTE,
+    goals: |answered| {
+        let of = |whose| format!("{}: CPU of {whose}", answered.title);
+        vec![
+            Goal::below(of(THROTTLECRAB), answered.cpu_of(THROTTLECRAB), 1.0),
+            Goal::at_most(of(LIMITADOR), answered.cpu_of(LIMITADOR), 0.65),
+        ]
+    },
+};
+
+const fn crowd(connections: usize, at_once: usize) -> Crowd {
+    Crowd {
+        connections,
+        at_once,
+    }
+}
+
+const RESP_NOTE: &str = "50 connections, 10,000 keys in turn, all admitted; one client for all: commands \
+    written beforehand, a pipeline in one write, answers read one by one. Server on one core, load on the \
+    other. CPU-s/M: processor seconds of the server for a million decisions, the figure that survives noise, \
+    and *spread* how far its rounds lie apart. *busy*: share of the core. Medians of interleaved rounds. \
+    Tidegate and redis-cell answer `CL.THROTTLE`, throttlecrab-server `THROTTLE`; `INCR` decides nothing. \
+    redis-cell is a module in the same Redis. throttlecrab-server writes each answer by itself and without \
+    `TCP_NODELAY`, so a pipeline waits for delayed acknowledgements.";
+
+const GRPC_NOTE: &str = "One client on the `h2` crate for all, 10,000 keys in turn, all admitted. Tidegate \
+    answers `ShouldRateLimit` with one descriptor and a file of the reference service with one limit; \
+    throttlecrab-server answers its `Throttle`. limitador's server is no published crate and cannot be had by \
+    name: *limitador in tonic* is its crate in memory behind the stack that server uses, without its metrics \
+    and tracing, which could only add to it.";
+
+pub(crate) const IDLE_NOTE: &str = "Resident bytes of the server, from `/proc`, for each connection that has asked \
+    once and stays open, after buffers were given back. Each server is a fresh process that has served a few \
+    connections before. What the kernel holds for sockets is not in it.";
+
+pub(crate) const PROFILE_NOTE: &str = "By `perf`, each function without those it calls.";

@@ -1,0 +1,132 @@
+//! Where a server spends its time, by `perf`: for a goal that was not met.
+
+use std::io;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::load::{Crowd, Load};
+use crate::subject::Subject;
+
+/// Samples in a second. Not a round number, so that they do not keep step with timers.
+const PER_SECOND: &str = "1999";
+
+/// How the kernel is called among the objects.
+const KERNEL: &str = "[kernel.kallsyms]";
+
+/// Between the fields of a line; no symbol of Rust or C holds it.
+const BETWEEN: char = ';';
+
+/// Shares of a server's time, largest first.
+#[derive(Debug)]
+pub(crate) struct Profile(Vec<Part>);
+
+/// What one function takes by itself, without those it calls.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Part {
+    /// Of the whole, at most 1.
+    pub(crate) share: f64,
+    /// The binary or library, or the kernel.
+    pub(crate) object: String,
+    pub(crate) symbol: String,
+}
+
+impl Profile {
+    /// Samples a server while it is under load; `work` is a folder for the samples.
+    pub(crate) async fn of(
+        subject: &Subject,
+        crowd: Crowd,
+        length: Duration,
+        work: &Path,
+    ) -> io::Result<Self> {
+        let samples = work.join("perf.data");
+        let mut load = Load::open(subject.address(), &subject.question, crowd).await?;
+        load.run(length / 5).await?;
+        let recorder = Command::new("perf")
+            .args(["record", "--quiet", "--freq", PER_SECOND, "--pid"])
+            .arg(subject.server.id().to_string())
+            .arg("--output")
+            .arg(&samples)
+            .args(["--", "sleep", &length.as_secs_f64().to_string()])
+            .stderr(Stdio::piped())
+            .spawn()?;
+        // Longer than the recording, which takes a moment to begin.
+        load.run(length + length / 5).await?;
+        ended_well(recorder.wait_with_output()?)?;
+        let told = Command::new("perf")
+            .args([
+                "report",
+                "--quiet",
+                "--stdio",
+                "--no-children",
+                "--no-inline",
+            ])
+            .args(["--fields", "overhead,dso,symbol", "--field-separator"])
+            .arg(BETWEEN.to_string())
+            .arg("--input")
+            .arg(&samples)
+            .output()?;
+        let told = ended_well(told)?;
+        Ok(Profile(parts(&String::from_utf8_lossy(&told.stdout))))
+    }
+
+    /// The largest.
+    pub(crate) fn largest(&self, count: usize) -> &[Part] {
+        &self.0[..count.min(self.0.len())]
+    }
+
+    /// The share of the kernel: the network above all.
+    pub(crate) fn kernel(&self) -> f64 {
+        let of_kernel = self.0.iter().filter(|part| part.object == KERNEL);
+        of_kernel.map(|part| part.share).sum()
+    }
+}
+
+fn ended_well(output: Output) -> io::Result<Output> {
+    if output.status.success() {
+        return Ok(output);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("perf: {}", said.trim())))
+}
+
+fn parts(told: &str) -> Vec<Part> {
+    told.lines().filter_map(part).collect()
+}
+
+fn part(line: &str) -> Option<Part> {
+    let mut fields = line.splitn(3, BETWEEN).map(str::trim);
+    let share: f64 = fields.next()?.strip_suffix('%')?.parse().ok()?;
+    let object = fields.next()?.to_owned();
+    // Before the name stands where it ran: `[k]` or `[.]`.
+    let symbol = fields.next()?;
+    let symbol = symbol.split_once("] ").map_or(symbol, |(_, name)| name);
+    Some(Part {
+        share: share / 100.0,
+        object,
+        symbol: symbol.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_share_an_object_and_a_name() {
+        let told = "\n 12.50%;[kernel.kallsyms]  ;[k] tcp_sendmsg_locked\n  2.50%;tidegate;[.] <a as b>::c\n";
+        let profile = Profile(parts(told));
+        let names: Vec<_> = profile
+            .largest(9)
+            .iter()
+            .map(|p| p.symbol.as_str())
+            .collect();
+        assert_eq!(names, ["tcp_sendmsg_locked", "<a as b>::c"]);
+        assert!((profile.kernel() - 0.125).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_heading_is_no_part() {
+        assert_eq!(part("# Overhead;Shared Object;Symbol"), None);
+    }
+}

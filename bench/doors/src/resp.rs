@@ -1,0 +1,196 @@
+//! The Redis protocol as the load speaks it: command bytes made beforehand, answers counted by reading them.
+//!
+//! The same client for every server, so that what it costs and how it waits is the same for all.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::{Buf as _, BytesMut};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::load::KEYS;
+
+/// Room for the answers of the longest pipeline.
+const ANSWERS: usize = 16 << 10;
+
+/// One command for each key, written one behind the other.
+#[derive(Clone)]
+pub(crate) struct Commands {
+    bytes: Arc<[u8]>,
+    /// Where each ends.
+    ends: Arc<[usize]>,
+    admitted: Admitted,
+}
+
+/// By which answer a server says that a key may pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admitted {
+    /// Any integer: the command counts and decides nothing.
+    Counted,
+    /// A list that begins with this.
+    FirstIs(u8),
+}
+
+impl Commands {
+    /// The words of the command for each key.
+    pub(crate) fn new<const N: usize>(
+        admitted: Admitted,
+        words: impl Fn(&str) -> [String; N],
+    ) -> Self {
+        let mut bytes = Vec::new();
+        let mut ends = Vec::with_capacity(KEYS);
+        for number in 0..KEYS {
+            let words = words(&format!("user:{number:012}"));
+            bytes.extend(format!("*{}\r\n", words.len()).into_bytes());
+            for word in words {
+                bytes.extend(format!("${}\r\n{word}\r\n", word.len()).into_bytes());
+            }
+            ends.push(bytes.len());
+        }
+        Commands {
+            bytes: bytes.into(),
+            ends: ends.into(),
+            admitted,
+        }
+    }
+
+    /// `count` commands from the key `first` on.
+    fn from(&self, first: usize, count: usize) -> &[u8] {
+        let begin = first.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[begin..self.ends[first + count - 1]]
+    }
+}
+
+/// A connection with one write of commands under way.
+pub(crate) struct Lane {
+    stream: TcpStream,
+    commands: Commands,
+    next: usize,
+    at_once: usize,
+    received: BytesMut,
+}
+
+impl Lane {
+    /// Connects; the first command is that of the key `first`, rounded down to a whole pipeline.
+    pub(crate) async fn open(
+        server: SocketAddr,
+        commands: Commands,
+        first: usize,
+        at_once: usize,
+    ) -> io::Result<Self> {
+        let stream = TcpStream::connect(server).await?;
+        stream.set_nodelay(true)?;
+        Ok(Lane {
+            stream,
+            commands,
+            next: first - first % at_once,
+            at_once,
+            received: BytesMut::with_capacity(ANSWERS),
+        })
+    }
+
+    /// Sends a pipeline and reads as many answers.
+    pub(crate) async fn ask(&mut self) -> io::Result<u64> {
+        let commands = self.commands.from(self.next, self.at_once);
+        self.stream.write_all(commands).await?;
+        self.next = (self.next + self.at_once) % KEYS;
+        let mut missing = self.at_once;
+        while missing > 0 {
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                return Err(io::Error::other("the server closed a connection"));
+            }
+            while let Some(length) = answer(&self.received, self.commands.admitted)? {
+                self.received.advance(length);
+                missing = missing
+                    .checked_sub(1)
+                    .ok_or_else(|| io::Error::other("an answer that nobody asked for"))?;
+            }
+        }
+        self.received.clear();
+        self.received.reserve(ANSWERS);
+        Ok(self.at_once as u64)
+    }
+}
+
+/// The length of the answer at the start of `bytes`, once it is whole. One that does not admit is an error.
+fn answer(bytes: &[u8], admitted: Admitted) -> io::Result<Option<usize>> {
+    let Some((head, mut length)) = line(bytes) else {
+        return Ok(None);
+    };
+    let unexpected = || {
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(80)]);
+        io::Error::other(format!("unexpected answer: {shown:?}"))
+    };
+    let first = match (admitted, head) {
+        (Admitted::Counted, [b':', ..]) => return Ok(Some(length)),
+        (Admitted::FirstIs(first), b"*5") => first,
+        _ => return Err(unexpected()),
+    };
+    for place in 0..5 {
+        let Some((integer, its_length)) = line(&bytes[length..]) else {
+            return Ok(None);
+        };
+        if integer.first() != Some(&b':') || place == 0 && integer != [b':', first] {
+            return Err(unexpected());
+        }
+        length += its_length;
+    }
+    Ok(Some(length))
+}
+
+/// The first line without its end, and its length with it.
+fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let text = &bytes[..end];
+    Some((text.strip_suffix(b"\r").unwrap_or(text), end + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THROTTLE: Admitted = Admitted::FirstIs(b'0');
+
+    #[test]
+    fn an_answer_is_whole_with_its_last_line() {
+        let whole = b"*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n";
+        for length in 0..whole.len() {
+            assert_eq!(answer(&whole[..length], THROTTLE).unwrap(), None);
+        }
+        let more = [whole.as_slice(), b"*5\r\n:0"].concat();
+        assert_eq!(answer(&more, THROTTLE).unwrap(), Some(whole.len()));
+    }
+
+    #[test]
+    fn a_refusal_stops_the_run() {
+        assert!(answer(b"*5\r\n:1\r\n:16\r\n:0\r\n:2\r\n:2\r\n", THROTTLE).is_err());
+        assert!(answer(b"*5\r\n:0\r\n", Admitted::FirstIs(b'1')).is_err());
+    }
+
+    #[test]
+    fn an_error_stops_the_run() {
+        assert!(answer(b"-ERR unknown command\r\n", THROTTLE).is_err());
+        assert!(answer(b"-ERR unknown command\r\n", Admitted::Counted).is_err());
+    }
+
+    #[test]
+    fn a_count_is_one_line() {
+        assert_eq!(answer(b":17\r\n:18", Admitted::Counted).unwrap(), Some(5));
+    }
+
+    #[test]
+    fn a_pipeline_is_cut_from_the_commands_at_their_ends() {
+        let commands = Commands::new(Admitted::Counted, |key| ["INCR".to_owned(), key.to_owned()]);
+        let two = "*2\r\n$4\r\nINCR\r\n$17\r\nuser:000000000007\r\n\
+                   *2\r\n$4\r\nINCR\r\n$17\r\nuser:000000000008\r\n";
+        assert_eq!(commands.from(7, 2), two.as_bytes());
+        assert!(
+            commands
+                .from(KEYS - 1, 1)
+                .ends_with(b"user:000000009999\r\n")
+        );
+        assert!(commands.from(0, 1).starts_with(b"*2\r\n$4\r\nINCR"));
+    }
+}

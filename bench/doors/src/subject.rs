@@ -1,0 +1,186 @@
+//! Who takes part, and how each is asked for the same decision in its own words.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use bench_process::Server;
+use bench_subjects::Allowance;
+
+use crate::grpc::Calls;
+use crate::idle::Once;
+use crate::load::Question;
+use crate::message;
+use crate::program::{self, Door};
+use crate::resp::{Admitted, Commands};
+
+pub(crate) const TIDEGATE: &str = "tidegate";
+pub(crate) const REDIS: &str = "Redis";
+pub(crate) const INCR: &str = "Redis INCR";
+pub(crate) const CELL: &str = "redis-cell";
+pub(crate) const THROTTLECRAB: &str = "throttlecrab-server";
+pub(crate) const LIMITADOR: &str = "limitador in tonic";
+
+/// The rows of the tables of a door, whether or not the subject was in the run.
+pub(crate) const RESP_NAMES: [&str; 4] = [TIDEGATE, INCR, CELL, THROTTLECRAB];
+pub(crate) const GRPC_NAMES: [&str; 3] = [TIDEGATE, THROTTLECRAB, LIMITADOR];
+
+/// The domain and the key of the descriptor that the file of limits knows.
+const DOMAIN: &str = "bench";
+const DESCRIPTOR: &str = "api_key";
+
+/// The binaries of this run; who has none is absent.
+pub(crate) struct Programs {
+    pub(crate) tidegate: Option<PathBuf>,
+    pub(crate) throttlecrab: Option<PathBuf>,
+    pub(crate) redis_cell: Option<PathBuf>,
+    /// A folder for the files that a server is given.
+    pub(crate) work: PathBuf,
+}
+
+/// A running server and what it is asked.
+pub(crate) struct Subject {
+    pub(crate) name: &'static str,
+    pub(crate) server: Rc<Server>,
+    pub(crate) question: Question,
+}
+
+impl Subject {
+    fn new(name: &'static str, server: Server, question: Question) -> Self {
+        Subject {
+            name,
+            server: Rc::new(server),
+            question,
+        }
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+}
+
+/// Those who speak the Redis protocol. Redis and its module are one server.
+pub(crate) fn resp(programs: &Programs) -> io::Result<Vec<Subject>> {
+    let mut subjects = Vec::new();
+    if let Some(program) = &programs.tidegate {
+        let server = program::tidegate(program, Door::Resp, &programs.work)?;
+        subjects.push(Subject::new(TIDEGATE, server, cl_throttle()));
+    }
+    let redis = Rc::new(program::redis(programs.redis_cell.as_deref())?);
+    subjects.push(Subject {
+        name: INCR,
+        server: Rc::clone(&redis),
+        question: incr(),
+    });
+    if programs.redis_cell.is_some() {
+        subjects.push(Subject {
+            name: CELL,
+            server: redis,
+            question: cl_throttle(),
+        });
+    }
+    if let Some(program) = &programs.throttlecrab {
+        let server = program::throttlecrab(program, Door::Resp)?;
+        subjects.push(Subject::new(THROTTLECRAB, server, throttle()));
+    }
+    Ok(subjects)
+}
+
+/// Those who speak gRPC.
+pub(crate) fn grpc(programs: &Programs) -> io::Result<Vec<Subject>> {
+    let mut subjects = Vec::new();
+    if let Some(program) = &programs.tidegate {
+        let server = program::tidegate(program, Door::Grpc, &programs.work)?;
+        subjects.push(Subject::new(TIDEGATE, server, should_rate_limit()));
+    }
+    if let Some(program) = &programs.throttlecrab {
+        let server = program::throttlecrab(program, Door::Grpc)?;
+        subjects.push(Subject::new(THROTTLECRAB, server, throttle_call()));
+    }
+    let limitador = program::limitador()?;
+    subjects.push(Subject::new(LIMITADOR, limitador, should_rate_limit()));
+    Ok(subjects)
+}
+
+/// What a connection asks Tidegate once.
+pub(crate) fn once(door: Door) -> Once {
+    match door {
+        Door::Resp => Once::Of(cl_throttle()),
+        Door::Http => http(
+            "/v1/check",
+            "{\"attributes\":{\"api_key\":\"k1\"},\"cost\":1}",
+        ),
+        Door::Grpc => Once::Of(should_rate_limit()),
+    }
+}
+
+/// The same for throttlecrab-server.
+pub(crate) fn once_of_throttlecrab(door: Door) -> Once {
+    let body = "{\"key\":\"k1\",\"max_burst\":100000000,\"count_per_period\":60,\"period\":60}";
+    match door {
+        Door::Resp => Once::Of(throttle()),
+        Door::Http => http("/throttle", body),
+        Door::Grpc => Once::Of(throttle_call()),
+    }
+}
+
+fn http(path: &str, body: &str) -> Once {
+    let length = body.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{body}"
+    );
+    Once::Http(request.into_bytes())
+}
+
+pub(crate) fn incr() -> Question {
+    let words = |key: &str| ["INCR", key].map(str::to_owned);
+    Question::Resp(Commands::new(Admitted::Counted, words))
+}
+
+/// As redis-cell has it: the burst is what may come on top of the first, and 0 admits.
+fn cl_throttle() -> Question {
+    let burst = Allowance::ADMITS_ALL.burst.get() - 1;
+    let words = |key: &str| throttle_words("CL.THROTTLE", key, burst);
+    Question::Resp(Commands::new(Admitted::FirstIs(b'0'), words))
+}
+
+/// As throttlecrab has it: 1 admits.
+fn throttle() -> Question {
+    let burst = Allowance::ADMITS_ALL.burst.get();
+    let words = |key: &str| throttle_words("THROTTLE", key, burst);
+    Question::Resp(Commands::new(Admitted::FirstIs(b'1'), words))
+}
+
+fn throttle_words(command: &str, key: &str, burst: u32) -> [String; 6] {
+    let Allowance {
+        count, period_secs, ..
+    } = Allowance::ADMITS_ALL;
+    [
+        command.to_owned(),
+        key.to_owned(),
+        burst.to_string(),
+        count.to_string(),
+        period_secs.to_string(),
+        "1".to_owned(),
+    ]
+}
+
+/// One descriptor of one entry, limited by a file of the reference service.
+fn should_rate_limit() -> Question {
+    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let message = |key: &str| message::rate_limit_request(DOMAIN, DESCRIPTOR, key);
+    Question::Grpc(Calls::new(path, message))
+}
+
+fn throttle_call() -> Question {
+    let Allowance {
+        count,
+        period_secs,
+        burst,
+    } = Allowance::ADMITS_ALL;
+    let message = |key: &str| message::throttle_request(key, burst.get(), count.get(), period_secs);
+    Question::Grpc(Calls::new("/throttlecrab.RateLimiter/Throttle", message))
+}

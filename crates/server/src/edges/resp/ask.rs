@@ -1,0 +1,264 @@
+//! The commands that are decided by rules, and their answers. Pure.
+//!
+//!     TG.CHECK name value [name value ...] [WITH [COST n] [COSTS unit n] ... [RECEIPT]]
+//!
+//! Names and values alternate, so a value is never taken for a word of the command. What attributes and
+//! costs must satisfy is written once for all edges, in `http`.
+
+use std::borrow::Cow;
+
+use tidegate_core::algorithms::Retry;
+use tidegate_core::engine::{Decision, Fate};
+use tidegate_core::request::{Edge, Request};
+use tidegate_core::units::{Cost, Nanos};
+
+use super::reply::{self, Protocol, echoed, signed};
+use super::wire::Arguments;
+use crate::edges::http::wire::{Ask, MOST_COSTS, Wish};
+use crate::edges::http::{Attributes, check_name};
+
+/// What an answer has, always all of it and in this order.
+const FIELDS: usize = 10;
+
+/// Reads a request, or says what is wrong with it.
+pub(super) fn read<'b>(arguments: Arguments<'b>) -> Result<Ask<'b>, String> {
+    let mut request = Request {
+        edge: Edge::Resp,
+        // Whoever asks here wants an answer, not a place in a queue.
+        patience: Some(Nanos::ZERO),
+        ..Request::default()
+    };
+    let mut words = arguments.into_iter().skip(1);
+    attributes(&mut words, &mut request)?;
+    let wish = options(&mut words, &mut request)?;
+    Ok(Ask { request, wish })
+}
+
+/// Reads names and values up to `WITH` or the end.
+fn attributes<'b>(
+    words: &mut impl Iterator<Item = Cow<'b, [u8]>>,
+    request: &mut Request<'b>,
+) -> Result<(), String> {
+    let mut attributes = Attributes::of(request);
+    while let Some(name) = words.next() {
+        if *name == *b"WITH" {
+            return Ok(());
+        }
+        let shown = echoed(&name);
+        let wrong = |reason: String| format!("ERR attribute '{shown}': {reason}");
+        attributes
+            .one_more()
+            .map_err(|reason| format!("ERR {reason}"))?;
+        let name = text(name).map_err(wrong)?;
+        check_name(&name).map_err(wrong)?;
+        let value = words
+            .next()
+            .ok_or_else(|| wrong("has no value".to_owned()))?;
+        let value = text(value).map_err(wrong)?;
+        attributes.add(name, value).map_err(wrong)?;
+    }
+    Ok(())
+}
+
+/// Reads what comes after `WITH`.
+fn options<'b>(
+    words: &mut impl Iterator<Item = Cow<'b, [u8]>>,
+    request: &mut Request<'b>,
+) -> Result<Wish, String> {
+    let (mut cost, mut receipt) = (None, false);
+    let mut units: Vec<Cow<'b, str>> = Vec::new();
+    while let Some(word) = words.next() {
+        if word.eq_ignore_ascii_case(b"RECEIPT") {
+            receipt = true;
+        } else if word.eq_ignore_ascii_case(b"COST") {
+            let units = number(words.next()).ok_or("ERR COST needs a whole number, 0 or more")?;
+            if cost.replace(units).is_some() {
+                return Err("ERR COST is given twice".to_owned());
+            }
+        } else if word.eq_ignore_ascii_case(b"COSTS") {
+            let unit = words
+                .next()
+                .ok_or("ERR COSTS needs a unit and a whole number")?;
+            let shown = echoed(&unit);
+            let wrong = |reason: String| format!("ERR COSTS '{shown}': {reason}");
+            let unit = text(unit).map_err(wrong)?;
+            check_name(&unit).map_err(wrong)?;
+            if units.len() == MOST_COSTS {
+                return Err(format!("ERR more than {MOST_COSTS} units"));
+            }
+            if units.contains(&unit) {
+                return Err(wrong("given twice".to_owned()));
+            }
+            let needed = || wrong("needs a whole number, 0 or more".to_owned());
+            let spent = number(words.next()).ok_or_else(needed)?;
+            units.push(unit.clone());
+            request
+                .costs
+                .extend(Cost::new(spent).map(|spent| (unit, spent)));
+        } else {
+            let shown = echoed(&word);
+            return Err(format!(
+                "ERR '{shown}' after WITH; write COST, COSTS or RECEIPT"
+            ));
+        }
+    }
+    let peek = cost == Some(0);
+    if peek && !request.costs.is_empty() {
+        return Err("ERR COST 0 asks without charging, which costs in units would".to_owned());
+    }
+    request.cost = cost.and_then(Cost::new);
+    Ok(Wish { peek, receipt })
+}
+
+/// Text, borrowed if the argument is.
+fn text(bytes: Cow<'_, [u8]>) -> Result<Cow<'_, str>, String> {
+    let unread = || "is not UTF-8".to_owned();
+    match bytes {
+        Cow::Borrowed(bytes) => {
+            let text = std::str::from_utf8(bytes).map_err(|_| unread())?;
+            Ok(Cow::Borrowed(text))
+        }
+        Cow::Owned(bytes) => {
+            let text = String::from_utf8(bytes).map_err(|_| unread())?;
+            Ok(Cow::Owned(text))
+        }
+    }
+}
+
+fn number(word: Option<Cow<'_, [u8]>>) -> Option<u64> {
+    let word = word?;
+    let digits = word.iter().all(u8::is_ascii_digit);
+    let text = std::str::from_utf8(&word).ok()?;
+    digits.then(|| text.parse().ok())?
+}
+
+/// Writes what was decided.
+pub(super) fn answer(
+    out: &mut Vec<u8>,
+    protocol: Protocol,
+    decision: &Decision,
+    id: &str,
+    receipt: Option<&str>,
+) {
+    let binding = decision.binding();
+    let figures = binding.as_ref().map(|limit| limit.reading.figures);
+    let delay = match decision.fate() {
+        Fate::Delay(delay) => delay.millis_up(),
+        _ => 0,
+    };
+    reply::map(out, protocol, FIELDS);
+    let mut number = |name: &str, number: Option<i64>| {
+        reply::bulk(out, name.as_bytes());
+        match number {
+            Some(number) => reply::integer(out, number),
+            None => reply::null(out, protocol),
+        }
+    };
+    number("allowed", Some(i64::from(decision.allowed())));
+    let capacity = binding.as_ref().map(|limit| limit.limit.capacity());
+    number("limit", capacity.map(signed));
+    number(
+        "remaining",
+        figures.map(|figures| signed(figures.remaining)),
+    );
+    number("retry_after_ms", Some(retry(decision)));
+    let reset = figures.map(|figures| signed(figures.reset_after.millis_up()));
+    number("reset_after_ms", reset);
+    number("delay_ms", Some(signed(delay)));
+    let mut text = |name: &str, text: Option<&str>| {
+        reply::bulk(out, name.as_bytes());
+        match text {
+            Some(text) => reply::bulk(out, text.as_bytes()),
+            None => reply::null(out, protocol),
+        }
+    };
+    text(
+        "rule",
+        binding.as_ref().map(|limit| limit.rule.name().as_str()),
+    );
+    text("source", Some(decision.source().name()));
+    text("receipt", receipt);
+    text("id", Some(id));
+}
+
+/// Milliseconds until it is worth asking again: 0 if it may pass, -1 if no wait is known to help.
+fn retry(decision: &Decision) -> i64 {
+    match decision.fate() {
+        Fate::Allow | Fate::Delay(_) => 0,
+        Fate::Deny(Retry::After(wait)) => signed(wait.millis_up()),
+        Fate::Block { until: Some(until) } => signed(until.since(decision.at()).millis_up()),
+        Fate::Deny(Retry::Never) | Fate::Unavailable | Fate::Block { until: None } => -1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(words: &[&'static [u8]]) -> Result<Ask<'static>, String> {
+        let name = [&b"TG.CHECK"[..]];
+        let all = name.iter().chain(words);
+        read(all.map(|word| Cow::Borrowed(*word)).collect())
+    }
+
+    fn line(line: &'static str) -> Result<Ask<'static>, String> {
+        asked(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn names_and_values_alternate_until_with() {
+        let ask = line(
+            "ip 203.0.113.9 api_key k1 path WITH with WITH WITH cost 3 COSTS tokens 7 Receipt",
+        );
+        let Ask { request, wish } = ask.unwrap();
+        assert_eq!(request.ip, Some("203.0.113.9".parse().unwrap()));
+        let digest = request.api_key.unwrap().digest;
+        assert_eq!(digest[..3], [0x6a, 0xb9, 0xf1], "sha256 of k1");
+        assert_eq!(request.text("path"), Some("WITH"));
+        assert_eq!(request.text("with"), Some("WITH"));
+        assert_eq!(request.cost.map(Cost::get), Some(3));
+        assert_eq!(request.costs.len(), 1);
+        assert_eq!(request.patience, Some(Nanos::ZERO));
+        assert!(wish.receipt && !wish.peek);
+        assert!(line("a b WITH COST 0").unwrap().wish.peek);
+        assert!(
+            asked(&[]).is_ok(),
+            "rules that count all alike need no attribute"
+        );
+    }
+
+    #[test]
+    fn every_fault_names_its_place() {
+        let cases = [
+            ("ip", "ERR attribute 'ip': has no value"),
+            ("ip x", "ERR attribute 'ip': "),
+            ("a 1 a 2", "ERR attribute 'a': given twice"),
+            ("a 1 WITH", ""),
+            ("a 1 WITH COST", "ERR COST needs a whole number"),
+            ("a 1 WITH COST -1", "ERR COST needs a whole number"),
+            ("a 1 WITH COST +1", "ERR COST needs a whole number"),
+            ("a 1 WITH COST 1 COST 1", "ERR COST is given twice"),
+            ("a 1 WITH COSTS", "ERR COSTS needs a unit"),
+            ("a 1 WITH COSTS t", "ERR COSTS 't': needs a whole number"),
+            ("a 1 WITH COSTS t 1 COSTS t 1", "ERR COSTS 't': given twice"),
+            (
+                "a 1 WITH COST 0 COSTS t 1",
+                "ERR COST 0 asks without charging",
+            ),
+            (
+                "a 1 WITH x 1",
+                "ERR 'x' after WITH; write COST, COSTS or RECEIPT",
+            ),
+        ];
+        for (words, want) in cases {
+            let fault = line(words).err().unwrap_or_default();
+            assert!(fault.starts_with(want), "{words} gives {fault}");
+            assert_eq!(fault.is_empty(), want.is_empty(), "{words} gives {fault}");
+        }
+        let fault = asked(&[b"a\xff", b"1"]).unwrap_err();
+        assert_eq!(fault, "ERR attribute 'a\\xff': is not UTF-8");
+        let long: &'static [u8] = &[b'x'; 5_000];
+        assert!(asked(&[b"a", long]).unwrap_err().contains("at most 4096"));
+        assert!(asked(&[long, b"a"]).unwrap_err().contains("1 to 128 bytes"));
+    }
+}

@@ -1,0 +1,299 @@
+//! What clients say before they ask for anything, and when they leave.
+//!
+//! Answered as a Redis without databases, scripts and replicas would, which is what clients probe for;
+//! words are Redis's, because clients look at them.
+
+use super::pass::Then;
+use super::password::Password;
+use super::reply::{self, Protocol, echoed};
+use super::session::Session;
+use super::wire::Arguments;
+
+/// What we say we are: old enough that no client expects what we have not, new enough for all of §RESP3.
+const VERSION: &str = "7.2.0";
+const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the \
+                           default user. Are you sure your configuration is correct?";
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already authenticated, \
+                           otherwise the HELLO AUTH <user> <pass> option can be used to authenticate \
+                           the client and select the RESP protocol version at the same time";
+/// A name that a client gives itself, in bytes.
+const LONGEST_NAME: usize = 256;
+
+/// The commands of this file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Greeting {
+    Auth,
+    Client,
+    Command,
+    Echo,
+    Hello,
+    Info,
+    Ping,
+    Quit,
+    Reset,
+    Select,
+}
+
+impl Greeting {
+    /// Whether it is answered before the password is shown.
+    pub(super) fn is_open(self) -> bool {
+        matches!(
+            self,
+            Greeting::Auth | Greeting::Hello | Greeting::Quit | Greeting::Reset
+        )
+    }
+
+    fn takes(self, arguments: usize) -> bool {
+        match self {
+            Greeting::Hello | Greeting::Info | Greeting::Command | Greeting::Quit => true,
+            Greeting::Auth => arguments >= 1,
+            Greeting::Client => arguments >= 1,
+            Greeting::Echo | Greeting::Select => arguments == 1,
+            Greeting::Ping => arguments <= 1,
+            Greeting::Reset => arguments == 0,
+        }
+    }
+
+    /// Answers it.
+    pub(super) fn answer(
+        self,
+        arguments: &Arguments<'_>,
+        session: &mut Session,
+        password: Option<&Password>,
+        commands: usize,
+        out: &mut Vec<u8>,
+    ) -> Then {
+        let rest = &arguments[1..];
+        if !self.takes(rest.len()) {
+            wrong_number(out, &echoed(&arguments[0]).to_ascii_lowercase());
+            return Then::GoOn;
+        }
+        match self {
+            Greeting::Ping if rest.is_empty() => reply::simple(out, "PONG"),
+            Greeting::Ping | Greeting::Echo => reply::bulk(out, &rest[0]),
+            Greeting::Select => select(&rest[0], out),
+            Greeting::Info => info(&arguments[1..], out),
+            Greeting::Command => command(arguments, session, commands, out),
+            Greeting::Client => client(arguments, session, out),
+            Greeting::Auth => auth(arguments, session, password, out),
+            Greeting::Hello => hello(arguments, session, password, out),
+            Greeting::Reset => {
+                *session = Session::new(session.id, password.is_some());
+                reply::simple(out, "RESET");
+            }
+            Greeting::Quit => {
+                reply::simple(out, "OK");
+                return Then::Close;
+            }
+        }
+        Then::GoOn
+    }
+}
+
+/// A command with too many arguments or too few.
+pub(super) fn wrong_number(out: &mut Vec<u8>, command: &str) {
+    let told = format!("ERR wrong number of arguments for '{command}' command");
+    reply::error(out, &told);
+}
+
+fn is(word: &[u8], name: &str) -> bool {
+    word.eq_ignore_ascii_case(name.as_bytes())
+}
+
+fn select(database: &[u8], out: &mut Vec<u8>) {
+    let number = std::str::from_utf8(database).ok();
+    match number.and_then(|number| number.parse::<i64>().ok()) {
+        Some(0) => reply::simple(out, "OK"),
+        Some(_) => reply::error(out, "ERR DB index is out of range"),
+        None => reply::error(out, "ERR value is not an integer or out of range"),
+    }
+}
+
+/// The sections that clients look at.
+fn info(sections: &[std::borrow::Cow<'_, [u8]>], out: &mut Vec<u8>) {
+    let all = ["all", "default", "everything"];
+    let wants = |section: &str| {
+        let named = |word: &[u8]| is(word, section) || all.iter().any(|all| is(word, all));
+        sections.is_empty() || sections.iter().any(|word| named(word))
+    };
+    let facts = [
+        (
+            "Server",
+            format!(
+                "redis_version:{VERSION}\r\nredis_mode:standalone\r\ntidegate_version:{}\r\n",
+                env!("CARGO_PKG_VERSION")
+            ),
+        ),
+        ("Persistence", "loading:0\r\n".to_owned()),
+        (
+            "Replication",
+            "role:master\r\nconnected_slaves:0\r\n".to_owned(),
+        ),
+        ("Cluster", "cluster_enabled:0\r\n".to_owned()),
+    ];
+    let told = facts.iter().filter(|(section, _)| wants(section));
+    let told: Vec<_> = told.map(|(s, facts)| format!("# {s}\r\n{facts}")).collect();
+    reply::bulk(out, told.join("\r\n").as_bytes());
+}
+
+fn command(arguments: &Arguments<'_>, session: &Session, commands: usize, out: &mut Vec<u8>) {
+    match arguments.get(1) {
+        // Hints for people at a prompt; nobody else needs them.
+        None => reply::array(out, 0),
+        Some(word) if is(word, "DOCS") => reply::map(out, session.protocol, 0),
+        Some(word) if is(word, "COUNT") => reply::integer(out, reply::signed(commands as u64)),
+        Some(word) if is(word, "INFO") => {
+            reply::array(out, arguments.len() - 2);
+            for _ in 2..arguments.len() {
+                reply::null(out, session.protocol);
+            }
+        }
+        Some(word) => unknown(out, word, "COMMAND"),
+    }
+}
+
+fn unknown(out: &mut Vec<u8>, word: &[u8], command: &str) {
+    let word = echoed(word);
+    let told = format!("ERR unknown subcommand '{word}'. Try {command} HELP.");
+    reply::error(out, &told);
+}
+
+fn client(arguments: &Arguments<'_>, session: &mut Session, out: &mut Vec<u8>) {
+    let word = &arguments[1];
+    let takes = |count: usize| arguments.len() == 2 + count;
+    let known = [("SETINFO", 2), ("SETNAME", 1), ("GETNAME", 0), ("ID", 0)];
+    let Some((name, count)) = known.iter().find(|(name, _)| is(word, name)) else {
+        return unknown(out, word, "CLIENT");
+    };
+    if !takes(*count) {
+        return wrong_number(out, &format!("client|{}", name.to_ascii_lowercase()));
+    }
+    match *name {
+        "SETNAME" => match set_name(&arguments[2], session) {
+            Ok(()) => reply::simple(out, "OK"),
+            Err(told) => reply::error(out, told),
+        },
+        "GETNAME" => match &session.name {
+            Some(name) => reply::bulk(out, name),
+            None => reply::null(out, session.protocol),
+        },
+        "ID" => reply::integer(out, reply::signed(session.id)),
+        // What a client is made of is of no interest here; that it may say so is.
+        _ if is(&arguments[2], "LIB-NAME") || is(&arguments[2], "LIB-VER") => {
+            reply::simple(out, "OK");
+        }
+        _ => {
+            let told = format!("ERR Unrecognized option '{}'", echoed(&arguments[2]));
+            reply::error(out, &told);
+        }
+    }
+}
+
+fn set_name(name: &[u8], session: &mut Session) -> Result<(), &'static str> {
+    if name.len() > LONGEST_NAME {
+        return Err("ERR Client names have at most 256 bytes");
+    }
+    if !name.iter().all(u8::is_ascii_graphic) {
+        return Err("ERR Client names cannot contain spaces, newlines or special characters.");
+    }
+    session.name = (!name.is_empty()).then(|| name.into());
+    Ok(())
+}
+
+fn auth(
+    arguments: &Arguments<'_>,
+    session: &mut Session,
+    password: Option<&Password>,
+    out: &mut Vec<u8>,
+) {
+    let (user, shown) = match &arguments[1..] {
+        [shown] if password.is_some() => (&b"default"[..], shown),
+        [_] => return reply::error(out, NO_PASSWORD),
+        [user, shown] => (&**user, shown),
+        _ => return reply::error(out, "ERR syntax error"),
+    };
+    match admit(user, shown, session, password) {
+        true => reply::simple(out, "OK"),
+        false => reply::error(out, WRONG_PASSWORD),
+    }
+}
+
+/// Admits a client that shows the password. There is one user, as in a Redis with a password.
+fn admit(user: &[u8], shown: &[u8], session: &mut Session, password: Option<&Password>) -> bool {
+    let right = password.is_none_or(|password| password.is(shown)) && user == b"default";
+    session.admitted |= right;
+    right
+}
+
+fn hello(
+    arguments: &Arguments<'_>,
+    session: &mut Session,
+    password: Option<&Password>,
+    out: &mut Vec<u8>,
+) {
+    let protocol = match arguments.get(1).map(|version| &**version) {
+        None => session.protocol,
+        Some(b"2") => Protocol::Resp2,
+        Some(b"3") => Protocol::Resp3,
+        Some(other) if !other.is_empty() && other.iter().all(u8::is_ascii_digit) => {
+            return reply::error(out, "NOPROTO unsupported protocol version");
+        }
+        Some(_) => {
+            let told = "ERR Protocol version is not an integer or out of range";
+            return reply::error(out, told);
+        }
+    };
+    let mut name = None;
+    let mut rest = arguments.get(2..).unwrap_or_default();
+    while let Some(option) = rest.first() {
+        rest = match rest {
+            [_, user, shown, after @ ..] if is(option, "AUTH") => {
+                if !admit(user, shown, session, password) {
+                    return reply::error(out, WRONG_PASSWORD);
+                }
+                after
+            }
+            [_, called, after @ ..] if is(option, "SETNAME") => {
+                name = Some(called);
+                after
+            }
+            _ => {
+                let told = format!("ERR Syntax error in HELLO option '{}'", echoed(option));
+                return reply::error(out, &told);
+            }
+        };
+    }
+    if !session.admitted {
+        return reply::error(out, HELLO_FIRST);
+    }
+    if let Some(name) = name
+        && let Err(told) = set_name(name, session)
+    {
+        return reply::error(out, told);
+    }
+    session.protocol = protocol;
+    introduce(session, out);
+}
+
+fn introduce(session: &Session, out: &mut Vec<u8>) {
+    reply::map(out, session.protocol, 7);
+    let version = match session.protocol {
+        Protocol::Resp2 => 2,
+        Protocol::Resp3 => 3,
+    };
+    let text = |out: &mut Vec<u8>, name: &str, text: &str| {
+        reply::bulk(out, name.as_bytes());
+        reply::bulk(out, text.as_bytes());
+    };
+    text(out, "server", "redis");
+    text(out, "version", VERSION);
+    reply::bulk(out, b"proto");
+    reply::integer(out, version);
+    reply::bulk(out, b"id");
+    reply::integer(out, reply::signed(session.id));
+    text(out, "mode", "standalone");
+    text(out, "role", "master");
+    reply::bulk(out, b"modules");
+    reply::array(out, 0);
+}

@@ -1,0 +1,25 @@
+//! The protocol of Redis clients: `CL.THROTTLE`, `THROTTLE`, `TG.CHECK` and what clients say first.
+//!
+//! `wire` turns bytes into commands and `reply` answers into bytes; `throttle` reads the commands that
+//! bring their limit, `ask` those that are decided by rules, `greeting` all the others. `pass` decides
+//! what has arrived, `buffers` lends it room, `serve` reads and writes. There is no way from here to a
+//! Redis behind: a command that is not one of these is unknown.
+//!
+//! | what | bound | then |
+//! |---|---|---|
+//! | arguments of a command | [`wire::MOST_ARGUMENTS`] | error, closed |
+//! | bytes of a command, of an argument, of an inline line | [`wire::LONGEST`] | error, closed |
+//! | bytes read before they are answered | [`buffers::ROOM`], or one command | the rest waits |
+//! | answers before they are sent | [`buffers::BACKLOG`] and one answer | nothing is read until they are |
+
+mod ask;
+mod buffers;
+mod greeting;
+mod pass;
+mod password;
+mod reply;
+pub(crate) mod serve;
+mod session;
+mod tariffs;
+mod throttle;
+pub(crate) mod wire;

@@ -1,0 +1,377 @@
+//! One pass over what has arrived: every whole command is decided and its answer written, in order.
+//!
+//! Commands of one kind that follow each other are decided together, so that a pipeline reads the clock
+//! once and asks a shared store once. A pass ends early when its answers fill the backlog: whoever does
+//! not read them is not decided for.
+
+use std::borrow::Cow;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+use tidegate::{Act, Keyed, RefundError};
+use tidegate_core::request::{Edge, Request};
+use tidegate_core::store::{Refunded, SINGLES, Singles, StoreError};
+
+use super::buffers::BACKLOG;
+use super::greeting::{Greeting, wrong_number};
+use super::reply::{self, echoed};
+use super::serve::Resp;
+use super::session::Session;
+use super::throttle::{Asked, Dialect};
+use super::wire::{self, Arguments, Front};
+use crate::edges::http::wire::Ask;
+use crate::edges::resp::ask;
+
+/// What is said to a client whose request no store has decided.
+const NO_STORE: &str = "ERR the store gave no answer";
+/// Requests by rules that are decided together.
+const MOST_ASKS: usize = 64;
+
+/// What to do after a command or a pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Then {
+    /// Go on.
+    GoOn,
+    /// Wait for the rest of a command.
+    Wait,
+    /// Send what was answered and end.
+    Close,
+}
+
+/// How far a pass came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Passed {
+    /// Bytes that have been understood.
+    pub(super) bytes: usize,
+    pub(super) then: Then,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verb {
+    Throttle(Dialect),
+    Check,
+    Peek,
+    Refund,
+    Greet(Greeting),
+}
+
+/// Every command there is.
+const VERBS: [(&str, Verb); 15] = [
+    ("CL.THROTTLE", Verb::Throttle(Dialect::Cell)),
+    ("THROTTLE", Verb::Throttle(Dialect::Crab)),
+    ("TG.CHECK", Verb::Check),
+    ("TG.PEEK", Verb::Peek),
+    ("TG.REFUND", Verb::Refund),
+    ("PING", Verb::Greet(Greeting::Ping)),
+    ("HELLO", Verb::Greet(Greeting::Hello)),
+    ("CLIENT", Verb::Greet(Greeting::Client)),
+    ("AUTH", Verb::Greet(Greeting::Auth)),
+    ("INFO", Verb::Greet(Greeting::Info)),
+    ("SELECT", Verb::Greet(Greeting::Select)),
+    ("ECHO", Verb::Greet(Greeting::Echo)),
+    ("COMMAND", Verb::Greet(Greeting::Command)),
+    ("RESET", Verb::Greet(Greeting::Reset)),
+    ("QUIT", Verb::Greet(Greeting::Quit)),
+];
+
+/// A throttle that waits to be decided with those after it.
+struct Pending<'b> {
+    dialect: Dialect,
+    key: Cow<'b, [u8]>,
+    tariff: usize,
+    act: Act,
+}
+
+/// A pass under way.
+struct Pass<'p, 'b> {
+    resp: &'p Resp,
+    session: &'p mut Session,
+    output: &'p mut Vec<u8>,
+    throttles: SmallVec<[Pending<'b>; SINGLES]>,
+    asks: Vec<Ask<'b>>,
+}
+
+/// Decides and answers what is whole in `input`.
+pub(super) async fn pass(
+    resp: &Resp,
+    session: &mut Session,
+    input: &[u8],
+    output: &mut Vec<u8>,
+) -> Passed {
+    let begun = Instant::now();
+    let mut pass = Pass {
+        resp,
+        session,
+        output,
+        throttles: SmallVec::new(),
+        asks: Vec::new(),
+    };
+    let passed = pass.run(input).await;
+    resp.service().metrics.took(Edge::Resp, begun.elapsed());
+    passed
+}
+
+impl<'b> Pass<'_, 'b> {
+    async fn run(&mut self, input: &'b [u8]) -> Passed {
+        let mut bytes = 0;
+        let then = loop {
+            if self.output.len() >= BACKLOG {
+                break Then::GoOn;
+            }
+            let (rest, mut arguments) = (&input[bytes..], Arguments::new());
+            match wire::front(rest, &mut arguments) {
+                Ok(Front::Command(length)) => bytes += length,
+                Ok(Front::Partial) if rest.len() < wire::LONGEST => break Then::Wait,
+                Ok(Front::Partial) => break self.give_up(wire::Fault::LongCommand).await,
+                Err(fault) => break self.give_up(fault).await,
+            }
+            if arguments.is_empty() {
+                continue;
+            }
+            if self.command(arguments).await == Then::Close {
+                break Then::Close;
+            }
+        };
+        self.flush().await;
+        Passed { bytes, then }
+    }
+
+    async fn give_up(&mut self, fault: wire::Fault) -> Then {
+        self.flush().await;
+        reply::error(self.output, &format!("ERR {fault}"));
+        Then::Close
+    }
+
+    async fn command(&mut self, arguments: Arguments<'b>) -> Then {
+        let name = &*arguments[0];
+        let known = VERBS
+            .iter()
+            .find(|(verb, _)| name.eq_ignore_ascii_case(verb.as_bytes()));
+        let verb = known.map(|(_, verb)| *verb);
+        let open = matches!(verb, Some(Verb::Greet(greeting)) if greeting.is_open());
+        if !self.session.admitted && !open {
+            // Nothing waits: nothing was decided for this client.
+            reply::error(self.output, "NOAUTH Authentication required.");
+            return Then::GoOn;
+        }
+        match verb {
+            Some(Verb::Throttle(dialect)) => self.throttle(dialect, arguments).await,
+            Some(Verb::Check) => self.check(arguments).await,
+            Some(other) => {
+                self.flush().await;
+                return self.alone(other, arguments).await;
+            }
+            None => {
+                self.flush().await;
+                return unknown(self.output, &arguments);
+            }
+        }
+        Then::GoOn
+    }
+
+    /// What is decided on its own.
+    async fn alone(&mut self, verb: Verb, arguments: Arguments<'b>) -> Then {
+        match verb {
+            Verb::Peek => self.peek(arguments).await,
+            Verb::Refund => self.refund(&arguments).await,
+            Verb::Greet(greeting) => {
+                let password = self.resp.password();
+                let commands = VERBS.len();
+                return greeting.answer(&arguments, self.session, password, commands, self.output);
+            }
+            Verb::Throttle(_) | Verb::Check => unreachable!("decided with others"),
+        }
+        Then::GoOn
+    }
+
+    async fn throttle(&mut self, dialect: Dialect, mut arguments: Arguments<'b>) {
+        if !self.asks.is_empty() {
+            self.flush().await;
+        }
+        let (rate, act) = match dialect.read(&arguments) {
+            Ok(Asked::Of(rate, act)) => (rate, act),
+            Ok(Asked::Nothing { limit, refused }) => {
+                self.flush().await;
+                let limited = refused && !self.resp.service().limiter.only_watches();
+                return reply::five(self.output, [i64::from(limited), limit, 0, -1, 0]);
+            }
+            Err(told) => {
+                self.flush().await;
+                return reply::error(self.output, &told);
+            }
+        };
+        let tariff = match self.session.tariffs.find(rate) {
+            Some(tariff) => tariff,
+            None => {
+                // A new one may take the place of one that others wait to be decided under.
+                self.flush().await;
+                match self.session.tariffs.learn(rate, self.resp.precision()) {
+                    Ok(tariff) => tariff,
+                    Err(unfit) => return reply::error(self.output, &dialect.unfit(unfit)),
+                }
+            }
+        };
+        self.throttles.push(Pending {
+            dialect,
+            key: std::mem::take(&mut arguments[1]),
+            tariff,
+            act,
+        });
+        if self.throttles.len() == SINGLES {
+            self.decide_throttles().await;
+        }
+    }
+
+    async fn check(&mut self, arguments: Arguments<'b>) {
+        if !self.throttles.is_empty() {
+            self.flush().await;
+        }
+        match ask::read(arguments) {
+            Ok(ask) if ask.wish.peek => {
+                self.flush().await;
+                self.look(ask.request).await;
+            }
+            Ok(ask) => {
+                self.asks.push(ask);
+                if self.asks.len() == MOST_ASKS {
+                    self.decide_asks().await;
+                }
+            }
+            Err(told) => {
+                self.flush().await;
+                reply::error(self.output, &told);
+            }
+        }
+    }
+
+    /// Decides what waits. At most one kind does.
+    async fn flush(&mut self) {
+        if !self.throttles.is_empty() {
+            self.decide_throttles().await;
+        }
+        if !self.asks.is_empty() {
+            self.decide_asks().await;
+        }
+    }
+
+    async fn decide_throttles(&mut self) {
+        let (resp, tariffs) = (self.resp, &self.session.tariffs);
+        let keyed = self.throttles.iter().map(|pending| Keyed {
+            family: resp.family(pending.dialect),
+            key: &pending.key,
+            limit: tariffs.limit(pending.tariff),
+            act: pending.act,
+        });
+        let keyed: SmallVec<[Keyed<'_>; SINGLES]> = keyed.collect();
+        let mut answers = Singles::new();
+        let limiter = &resp.service().limiter;
+        limiter.charge_keys(Edge::Resp, &keyed, &mut answers).await;
+        for ((pending, keyed), answer) in self.throttles.iter().zip(&keyed).zip(&answers) {
+            match answer {
+                Ok(answer) => {
+                    let told = (pending.dialect).told(keyed.limit.capacity(), pending.act, answer);
+                    reply::five(self.output, told);
+                    if !answer.admitted && pending.act != Act::Peek {
+                        resp.service()
+                            .log_refusal(Edge::Resp, keyed.family.name(), answer);
+                    }
+                }
+                Err(error) => no_store(self.output, error),
+            }
+        }
+        drop(keyed);
+        self.throttles.clear();
+    }
+
+    async fn decide_asks(&mut self) {
+        let service = self.resp.service();
+        let view = service.limiter.view();
+        let asks = std::mem::take(&mut self.asks);
+        let (mut requests, mut wishes) = (Vec::new(), Vec::new());
+        for Ask { request, wish } in asks {
+            requests.push(request);
+            wishes.push(wish);
+        }
+        let decisions = view.check_each(&mut requests).await;
+        for ((request, wish), decision) in requests.iter().zip(wishes).zip(&decisions) {
+            let decision = match decision {
+                Ok(decision) => decision,
+                Err(error) => {
+                    no_store(self.output, error);
+                    continue;
+                }
+            };
+            let id = service.ids.next();
+            service.log_denial(&id, Edge::Resp, decision, || Some(request.clone()));
+            let receipt = service.receipt(wish.receipt, decision);
+            let protocol = self.session.protocol;
+            ask::answer(
+                self.output,
+                protocol,
+                decision,
+                id.as_str(),
+                receipt.as_deref(),
+            );
+        }
+    }
+
+    async fn peek(&mut self, arguments: Arguments<'b>) {
+        match ask::read(arguments) {
+            Ok(ask) => self.look(ask.request).await,
+            Err(told) => reply::error(self.output, &told),
+        }
+    }
+
+    async fn look(&mut self, request: Request<'_>) {
+        let service = self.resp.service();
+        match service.limiter.peek(request).await {
+            Ok(decision) => {
+                let id = service.ids.next();
+                let protocol = self.session.protocol;
+                ask::answer(self.output, protocol, &decision, id.as_str(), None);
+            }
+            Err(error) => no_store(self.output, &error),
+        }
+    }
+
+    async fn refund(&mut self, arguments: &Arguments<'_>) {
+        let [_, receipt] = arguments.as_slice() else {
+            return wrong_number(self.output, "tg.refund");
+        };
+        let Ok(receipt) = std::str::from_utf8(receipt) else {
+            return reply::error(self.output, "ERR receipt: is not UTF-8");
+        };
+        match self.resp.service().limiter.refund(receipt).await {
+            Ok(Refunded::Done) => reply::simple(self.output, "done"),
+            Ok(Refunded::Already) => reply::simple(self.output, "already"),
+            Ok(Refunded::Lapsed) => reply::simple(self.output, "lapsed"),
+            Err(RefundError::Receipt(error)) => {
+                reply::error(self.output, &format!("ERR receipt: {error}"));
+            }
+            Err(RefundError::Store(error)) => no_store(self.output, &error),
+        }
+    }
+}
+
+fn no_store(out: &mut Vec<u8>, error: &StoreError) {
+    tracing::warn!(%error, "store gave no answer");
+    reply::error(out, NO_STORE);
+}
+
+/// A command that is none, or words of another protocol: a browser can be made to send those, and is
+/// not answered.
+fn unknown(out: &mut Vec<u8>, arguments: &Arguments<'_>) -> Then {
+    let name = &arguments[0];
+    if name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"HOST:") {
+        return Then::Close;
+    }
+    let mut told = format!(
+        "ERR unknown command '{}', with args beginning with: ",
+        echoed(name)
+    );
+    for argument in arguments[1..].iter().take(4) {
+        told += &format!("'{}' ", echoed(&argument[..argument.len().min(32)]));
+    }
+    reply::error(out, &told);
+    Then::GoOn
+}

@@ -1,0 +1,46 @@
+//! The password that clients of this edge must know, if there is one.
+
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// Passwords shorter than this can be guessed by asking often.
+const SAFE: usize = 16;
+
+/// A password, kept as its digest.
+pub(crate) struct Password {
+    digest: [u8; 32],
+    is_short: bool,
+}
+
+impl Password {
+    /// Reads it from a file; else why it cannot be had.
+    pub(crate) fn read(file: &Path) -> Result<Self, String> {
+        let fault = |reason: &str| format!("--resp-password-file {}: {reason}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|error| fault(&error.to_string()))?;
+        let password = text.trim_end_matches(['\r', '\n']);
+        if password.is_empty() {
+            return Err(fault("the file is empty; write the password into it"));
+        }
+        Ok(Password::of(password))
+    }
+
+    pub(super) fn of(password: &str) -> Self {
+        Password {
+            digest: Sha256::digest(password).into(),
+            is_short: password.len() < SAFE,
+        }
+    }
+
+    /// Whether it can be guessed.
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Whether this is it. Takes as long for a near miss as for a wild guess.
+    pub(super) fn is(&self, shown: &[u8]) -> bool {
+        let digest: [u8; 32] = Sha256::digest(shown).into();
+        digest.ct_eq(&self.digest).into()
+    }
+}

@@ -1,0 +1,220 @@
+//! The connections of this edge: read what has come, decide it in one pass, send all answers in one
+//! write, and wait.
+//!
+//! Kept true: nothing more is read before the answers to what was read are sent, so a client that does
+//! not read its answers is not read from. An idle connection holds no buffer. At the end what has come
+//! is answered before the connection closes.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tidegate::Family;
+use tidegate_core::algorithms::Precision;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::task::coop::has_budget_remaining;
+use tokio::time::timeout;
+use tracing::{debug, error};
+
+use super::buffers::{BACKLOG, Buffers, ROOM};
+use super::pass::{Then, pass};
+use super::session::Session;
+use super::throttle::Dialect;
+use crate::address::Place;
+use crate::net::connection::caught;
+use crate::net::listener::Door;
+use crate::net::watch::{self, Activity, Guards, Keeping};
+use crate::service::Service;
+
+pub(crate) use super::password::Password;
+
+/// What a connection that is told to end still takes: all that clients usually have in flight.
+const LAST_BYTES: usize = 64 * BACKLOG;
+
+/// How long a connection that was ended here waits for the client to see it.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The listener for Redis clients.
+#[derive(Clone)]
+pub(crate) struct Resp(Arc<Shared>);
+
+struct Shared {
+    service: Arc<Service>,
+    password: Option<Password>,
+    precision: Precision,
+    cell: Family,
+    crab: Family,
+    connections: AtomicU64,
+}
+
+impl Resp {
+    /// Decides by `service`, whose store counts with `precision`.
+    pub(crate) fn new(
+        service: Arc<Service>,
+        password: Option<Password>,
+        precision: Precision,
+    ) -> Self {
+        Resp(Arc::new(Shared {
+            service,
+            password,
+            precision,
+            cell: Family::new(Dialect::Cell.family()),
+            crab: Family::new(Dialect::Crab.family()),
+            connections: AtomicU64::new(1),
+        }))
+    }
+
+    pub(super) fn service(&self) -> &Service {
+        &self.0.service
+    }
+
+    pub(super) fn password(&self) -> Option<&Password> {
+        self.0.password.as_ref()
+    }
+
+    pub(super) fn precision(&self) -> Precision {
+        self.0.precision
+    }
+
+    pub(super) fn family(&self, dialect: Dialect) -> &Family {
+        match dialect {
+            Dialect::Cell => &self.0.cell,
+            Dialect::Crab => &self.0.crab,
+        }
+    }
+}
+
+impl Door for Resp {
+    async fn serve<I>(self, io: I, _: Place, keeping: Keeping, guards: Guards)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (activity, ending) = (Activity::default(), AtomicBool::new(false));
+        let metrics = Arc::clone(&guards.metrics);
+        let conversation = pin!(caught(talk(io, &self, &activity, &ending)));
+        let finish = |_: Pin<&mut _>| ending.store(true, Relaxed);
+        match watch::over(conversation, finish, &activity, keeping, guards).await {
+            Some(Some(Err(error))) => debug!(%error, "connection ended badly"),
+            Some(None) => {
+                metrics.panics.inc();
+                error!("handling a command panicked");
+            }
+            Some(Some(Ok(()))) | None => {}
+        }
+    }
+
+    fn trusts(&self, peer: IpAddr) -> bool {
+        self.0.service.reading().trusts(peer)
+    }
+}
+
+async fn talk<I>(mut io: I, resp: &Resp, activity: &Activity, ending: &AtomicBool) -> io::Result<()>
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+{
+    let id = resp.0.connections.fetch_add(1, Relaxed);
+    let mut session = Session::new(id, resp.password().is_some());
+    // The beginning of a command whose rest has not come.
+    let mut begun = Vec::new();
+    let mut last_bytes = LAST_BYTES;
+    while let Some((mut buffers, came)) = receive(&mut io, &begun, ending).await? {
+        let mut from = 0;
+        let then = loop {
+            let (input, output) = buffers.split(from);
+            let passed = (resp.service()).wait_for(pass(resp, &mut session, input, output));
+            let passed = passed.await;
+            from += passed.bytes;
+            if !buffers.output.is_empty() {
+                drop(activity.begin());
+                io.write_all(&buffers.output).await?;
+                buffers.output.clear();
+            }
+            if passed.then != Then::GoOn {
+                break passed.then;
+            }
+        };
+        keep(&mut begun, buffers.split(from).0);
+        buffers.give_back();
+        if ending.load(Relaxed) {
+            last_bytes = last_bytes.saturating_sub(came);
+        }
+        if then == Then::Close {
+            io.shutdown().await?;
+            return discard(&mut io).await;
+        }
+        if last_bytes == 0 {
+            break;
+        }
+        if came >= ROOM / 2 {
+            // There is likely more, and others wait too.
+            tokio::task::yield_now().await;
+        }
+    }
+    io.shutdown().await
+}
+
+/// Reads what is still coming and forgets it, for a moment: closed over bytes that nobody has read, a
+/// connection takes the last answer with it.
+async fn discard<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<()> {
+    let (mut rest, mut nowhere) = (io.take(LAST_BYTES as u64), tokio::io::sink());
+    let read = tokio::io::copy(&mut rest, &mut nowhere);
+    match timeout(LINGER, read).await {
+        Ok(read) => read.map(drop),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Keeps the beginning of a command in no more room than it needs.
+fn keep(begun: &mut Vec<u8>, rest: &[u8]) {
+    begun.clear();
+    if begun.capacity() > 2 * rest.len() {
+        *begun = Vec::new();
+    }
+    begun.extend_from_slice(rest);
+}
+
+/// Waits for bytes, and gives them behind those that `begun` holds already; nothing at the end.
+async fn receive<I: AsyncRead + Unpin>(
+    io: &mut I,
+    begun: &[u8],
+    ending: &AtomicBool,
+) -> io::Result<Option<(Buffers, usize)>> {
+    poll_fn(|context| {
+        let mut buffers = Buffers::lend();
+        match read(io, buffers.room_behind(begun.len()), context) {
+            Poll::Ready(Ok(0)) => {
+                buffers.give_back();
+                Poll::Ready(Ok(None))
+            }
+            Poll::Ready(Ok(came)) => {
+                buffers.fill(begun, came);
+                Poll::Ready(Ok(Some((buffers, came))))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                buffers.give_back();
+                // A task that has used up its turn is told to wait even where bytes are there.
+                match ending.load(Relaxed) && has_budget_remaining() {
+                    true => Poll::Ready(Ok(None)),
+                    false => Poll::Pending,
+                }
+            }
+        }
+    })
+    .await
+}
+
+fn read<I: AsyncRead + Unpin>(
+    io: &mut I,
+    room: &mut [u8],
+    context: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    let mut room = ReadBuf::new(room);
+    let read = Pin::new(io).poll_read(context, &mut room);
+    read.map_ok(|()| room.filled().len())
+}

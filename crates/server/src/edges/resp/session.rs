@@ -1,0 +1,29 @@
+//! What is known of one connection: what it speaks, whether it may ask, the limits it last brought.
+
+use super::reply::Protocol;
+use super::tariffs::Tariffs;
+
+/// The state of a connection. Small, because most connections are idle.
+pub(super) struct Session {
+    /// Unique among the connections of this process.
+    pub(super) id: u64,
+    pub(super) protocol: Protocol,
+    /// What the client calls itself.
+    pub(super) name: Option<Box<[u8]>>,
+    /// Whether it has shown the password, or there is none.
+    pub(super) admitted: bool,
+    pub(super) tariffs: Tariffs,
+}
+
+impl Session {
+    /// A client that has said nothing yet.
+    pub(super) fn new(id: u64, needs_password: bool) -> Self {
+        Session {
+            id,
+            protocol: Protocol::default(),
+            name: None,
+            admitted: !needs_password,
+            tariffs: Tariffs::default(),
+        }
+    }
+}

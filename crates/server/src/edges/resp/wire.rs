@@ -1,0 +1,241 @@
+//! From bytes to commands: arrays of bulk strings, and lines as people type them. Pure: no clock, no
+//! I/O, no limiter.
+//!
+//! Arguments borrow from the bytes, unless a typed line holds escapes. Kept true: whatever the bytes,
+//! the answer is a command within the bounds below, the wish for more bytes, or one fault as Redis
+//! words it; nothing panics. Looking again at an array whose rest is missing costs a step per argument,
+//! not per byte.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use smallvec::SmallVec;
+
+/// The most arguments of a command, its name included: 64 attributes with their values, costs in 16
+/// units, and the words between them.
+pub(crate) const MOST_ARGUMENTS: usize = 192;
+/// The most bytes of a command, and so of an argument or a line.
+pub(crate) const LONGEST: usize = 64 << 10;
+/// A mark, a number that fits, and no end of line yet.
+const LONGEST_COUNT: usize = 32;
+
+/// The arguments of a command, its name first. So many as `CL.THROTTLE` has need no allocation.
+pub(crate) type Arguments<'b> = SmallVec<[Cow<'b, [u8]>; 6]>;
+
+/// What is at the front of some bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Front {
+    /// A command of so many bytes. Without arguments it asks for nothing, and has no answer.
+    Command(usize),
+    /// The beginning of one.
+    Partial,
+}
+
+/// Bytes that are no command. Nothing after them can be understood.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("Protocol error: invalid multibulk length")]
+    ArrayLength,
+    #[error("Protocol error: too big mbulk count string")]
+    LongArrayLength,
+    #[error("Protocol error: expected '$', got '{}'", Printable(*.0))]
+    NotBulk(u8),
+    #[error("Protocol error: invalid bulk length")]
+    BulkLength,
+    #[error("Protocol error: too big bulk count string")]
+    LongBulkLength,
+    #[error("Protocol error: expected CRLF after a bulk string")]
+    BulkEnd,
+    #[error("Protocol error: too big inline request")]
+    LongLine,
+    #[error("Protocol error: unbalanced quotes in request")]
+    Quotes,
+    #[error("Protocol error: too big request")]
+    LongCommand,
+}
+
+/// Reads the command at the front of `bytes` into `arguments`, which are empty.
+pub(crate) fn front<'b>(bytes: &'b [u8], arguments: &mut Arguments<'b>) -> Result<Front, Fault> {
+    match bytes.first() {
+        None => Ok(Front::Partial),
+        Some(b'*') => array(bytes, arguments),
+        Some(_) => line(bytes, arguments),
+    }
+}
+
+fn array<'b>(bytes: &'b [u8], arguments: &mut Arguments<'b>) -> Result<Front, Fault> {
+    let Some((count, mut at)) = count(bytes, Fault::ArrayLength, Fault::LongArrayLength)? else {
+        return Ok(Front::Partial);
+    };
+    // As Redis has it, an array of nothing is nothing.
+    let count = usize::try_from(count).unwrap_or(0);
+    if count > MOST_ARGUMENTS {
+        return Err(Fault::ArrayLength);
+    }
+    for _ in 0..count {
+        let rest = &bytes[at..];
+        match rest.first() {
+            Some(b'$') => {}
+            Some(other) => return Err(Fault::NotBulk(*other)),
+            None => return Ok(Front::Partial),
+        }
+        let Some((length, head)) = self::count(rest, Fault::BulkLength, Fault::LongBulkLength)?
+        else {
+            return Ok(Front::Partial);
+        };
+        let length = usize::try_from(length).map_err(|_| Fault::BulkLength)?;
+        if length > LONGEST {
+            return Err(Fault::BulkLength);
+        }
+        let end = head + length;
+        if at + end + 2 > LONGEST {
+            return Err(Fault::LongCommand);
+        }
+        match rest.get(end..end + 2) {
+            Some(b"\r\n") => arguments.push(Cow::Borrowed(&rest[head..end])),
+            Some(_) => return Err(Fault::BulkEnd),
+            None => return Ok(Front::Partial),
+        }
+        at += end + 2;
+    }
+    Ok(Front::Command(at))
+}
+
+/// The number behind the mark at the front, and where what follows it begins.
+#[inline]
+fn count(bytes: &[u8], bad: Fault, long: Fault) -> Result<Option<(i64, usize)>, Fault> {
+    let seen = &bytes[..bytes.len().min(LONGEST_COUNT)];
+    let Some(end) = seen.iter().position(|byte| *byte == b'\r') else {
+        return match seen.len() == LONGEST_COUNT {
+            true => Err(long),
+            false => Ok(None),
+        };
+    };
+    let number = strict(&seen[1..end]).ok_or(bad)?;
+    match bytes.get(end + 1) {
+        Some(b'\n') => Ok(Some((number, end + 2))),
+        Some(_) => Err(bad),
+        None => Ok(None),
+    }
+}
+
+/// A number as the protocol writes it: no sign but a minus, no zero in front.
+#[inline]
+fn strict(digits: &[u8]) -> Option<i64> {
+    let (negative, digits) = match digits {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, digits),
+    };
+    if digits.is_empty()
+        || digits.len() > 18
+        || (digits[0] == b'0' && digits.len() + usize::from(negative) > 1)
+    {
+        return None;
+    }
+    let mut number = 0;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        number = number * 10 + i64::from(digit - b'0');
+    }
+    Some(if negative { -number } else { number })
+}
+
+/// A line as people type it: words between spaces, or in quotes.
+fn line<'b>(bytes: &'b [u8], arguments: &mut Arguments<'b>) -> Result<Front, Fault> {
+    let seen = &bytes[..bytes.len().min(LONGEST)];
+    let Some(end) = seen.iter().position(|byte| *byte == b'\n') else {
+        return match seen.len() == LONGEST {
+            true => Err(Fault::LongLine),
+            false => Ok(Front::Partial),
+        };
+    };
+    let mut rest = seen[..end].strip_suffix(b"\r").unwrap_or(&seen[..end]);
+    loop {
+        rest = rest.trim_ascii_start();
+        if rest.is_empty() {
+            return Ok(Front::Command(end + 1));
+        }
+        if arguments.len() == MOST_ARGUMENTS {
+            return Err(Fault::LongCommand);
+        }
+        let (word, after) = word(rest)?;
+        arguments.push(word);
+        rest = after;
+    }
+}
+
+/// The word at the front of a line that begins with one, and what follows it.
+fn word(line: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), Fault> {
+    let ends = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'"' | b'\'');
+    let plain = line.iter().position(ends).unwrap_or(line.len());
+    if !matches!(line.get(plain), Some(b'"' | b'\'')) {
+        return Ok((Cow::Borrowed(&line[..plain]), &line[plain..]));
+    }
+    // A quote may stand in the middle of a word, and ends it.
+    let quote = line[plain];
+    let mut word = line[..plain].to_vec();
+    let mut rest = &line[plain + 1..];
+    loop {
+        rest = match (quote, rest) {
+            (_, []) => return Err(Fault::Quotes),
+            (b'"', [b'\\', b'x', high, low, after @ ..])
+                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+            {
+                word.push(hex(*high) << 4 | hex(*low));
+                after
+            }
+            (b'"', [b'\\', escaped, after @ ..]) => {
+                word.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 8,
+                    b'a' => 7,
+                    other => *other,
+                });
+                after
+            }
+            (b'\'', [b'\\', b'\'', after @ ..]) => {
+                word.push(b'\'');
+                after
+            }
+            (_, [end, after @ ..]) if *end == quote => {
+                let closed = after.first().is_none_or(u8::is_ascii_whitespace);
+                return match closed {
+                    true => Ok((Cow::Owned(word), after)),
+                    false => Err(Fault::Quotes),
+                };
+            }
+            (_, [byte, after @ ..]) => {
+                word.push(*byte);
+                after
+            }
+        };
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}
+
+/// A byte as it may stand in an answer, which ends at the end of its line.
+struct Printable(u8);
+
+impl fmt::Display for Printable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = match self.0 {
+            b' '..=b'~' => char::from(self.0),
+            _ => '?',
+        };
+        write!(f, "{shown}")
+    }
+}
+
+#[cfg(test)]
+#[path = "wire/tests.rs"]
+mod tests;

@@ -1,0 +1,166 @@
+use super::*;
+
+/// Every command in `bytes`, its arguments shown between bars, and how the bytes end.
+fn read(bytes: &[u8]) -> (Vec<String>, Result<&[u8], Fault>) {
+    let (mut commands, mut rest) = (Vec::new(), bytes);
+    loop {
+        let mut arguments = Arguments::new();
+        match front(rest, &mut arguments) {
+            Ok(Front::Command(length)) => rest = &rest[length..],
+            Ok(Front::Partial) => return (commands, Ok(rest)),
+            Err(fault) => return (commands, Err(fault)),
+        }
+        let shown: Vec<_> = arguments
+            .iter()
+            .map(|a| a.escape_ascii().to_string())
+            .collect();
+        commands.push(shown.join("|"));
+    }
+}
+
+#[track_caller]
+fn check(bytes: &str, want: &[&str]) {
+    assert_eq!(
+        read(bytes.as_bytes()),
+        (want.iter().map(|w| (*w).to_owned()).collect(), Ok(&[][..]))
+    );
+}
+
+#[track_caller]
+fn check_fault(bytes: &[u8], want: &str) {
+    let (_, ended) = read(bytes);
+    assert_eq!(
+        ended.unwrap_err().to_string(),
+        format!("Protocol error: {want}")
+    );
+}
+
+#[test]
+fn arrays_of_bulk_strings_are_commands() {
+    check(
+        "*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$0\r\n\r\n",
+        &["PING", "ECHO|"],
+    );
+    check("*2\r\n$4\r\nECHO\r\n$4\r\na\r\nb\r\n", &["ECHO|a\\r\\nb"]);
+    check("*0\r\n*-1\r\n*1\r\n$1\r\nx\r\n", &["", "", "x"]);
+}
+
+#[test]
+fn lines_are_commands_too() {
+    check("PING\r\n  echo  a b \n\r\n", &["PING", "echo|a|b", ""]);
+}
+
+#[test]
+fn quotes_hold_what_a_word_cannot() {
+    check(
+        "ECHO \"a \\x41\\n\\\"\" 'it\\'s \\n' \"\" k\"q\"\n",
+        &["ECHO|a A\\n\\\"|it\\'s \\\\n||kq"],
+    );
+    for line in ["ECHO \"a\n", "ECHO 'a\n", "ECHO \"a\"b\n", "ECHO \"a\\\n"] {
+        check_fault(line.as_bytes(), "unbalanced quotes in request");
+    }
+}
+
+#[test]
+fn faults_are_worded_as_redis_words_them() {
+    check_fault(b"*x\r\n", "invalid multibulk length");
+    check_fault(b"*+1\r\n", "invalid multibulk length");
+    check_fault(b"*01\r\n", "invalid multibulk length");
+    check_fault(b"*1\rx", "invalid multibulk length");
+    check_fault(b"*9999999999\r\n", "invalid multibulk length");
+    check_fault(b"*99999999999999999999999\r\n", "invalid multibulk length");
+    check_fault(
+        &[b"*", [b'1'; 40].as_slice()].concat(),
+        "too big mbulk count string",
+    );
+    check_fault(b"*1\r\n:4\r\n", "expected '$', got ':'");
+    check_fault(b"*1\r\n\x00", "expected '$', got '?'");
+    check_fault(b"*1\r\n$-1\r\n", "invalid bulk length");
+    check_fault(b"*1\r\n$ 4\r\n", "invalid bulk length");
+    check_fault(b"*1\r\n$99999999999\r\n", "invalid bulk length");
+    check_fault(
+        &[b"*1\r\n$", [b'1'; 40].as_slice()].concat(),
+        "too big bulk count string",
+    );
+    check_fault(b"*1\r\n$4\r\nPINGxx", "expected CRLF after a bulk string");
+    check_fault(&[b'a'; LONGEST], "too big inline request");
+}
+
+#[test]
+fn what_is_too_much_is_refused_before_it_is_there() {
+    check_fault(
+        format!("*{}\r\n", MOST_ARGUMENTS + 1).as_bytes(),
+        "invalid multibulk length",
+    );
+    check_fault(
+        format!("*1\r\n${}\r\n", LONGEST + 1).as_bytes(),
+        "invalid bulk length",
+    );
+    check_fault(
+        format!("*1\r\n${}\r\n", LONGEST - 1).as_bytes(),
+        "too big request",
+    );
+    check_fault(
+        ("a ".repeat(MOST_ARGUMENTS + 1) + "\n").as_bytes(),
+        "too big request",
+    );
+    let most = "a ".repeat(MOST_ARGUMENTS) + "\n";
+    assert_eq!(read(most.as_bytes()).0.len(), 1);
+    let longest = "x".repeat(LONGEST - 16);
+    let command = format!("*1\r\n${}\r\n{longest}\r\n", longest.len());
+    assert_eq!(read(command.as_bytes()).0, [longest]);
+}
+
+/// Whatever a command is cut into, it is the same command.
+#[test]
+fn a_command_is_partial_at_every_byte_but_its_last() {
+    let commands = [
+        "*3\r\n$4\r\nECHO\r\n$2\r\n\r\n\r\n$11\r\n*1\r\n$1\r\nx\r\n\r\n",
+        "ECHO 'a b' \"\\x00\"\r\n",
+        "*0\r\n",
+    ];
+    for command in commands {
+        let whole = read(command.as_bytes());
+        assert_eq!((whole.0.len(), whole.1), (1, Ok(&[][..])), "{command:?}");
+        for end in 0..command.len() {
+            let cut = &command.as_bytes()[..end];
+            assert_eq!(read(cut), (vec![], Ok(cut)), "{command:?} cut at {end}");
+        }
+    }
+}
+
+/// What both understand is understood alike by another reader of the protocol.
+#[test]
+fn redis_protocol_reads_the_same_commands() {
+    use redis_protocol::resp2::decode::decode;
+    use redis_protocol::resp2::types::OwnedFrame;
+    let mut state = 0x5eed_u64;
+    let mut random = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    for _ in 0..20_000 {
+        let mut bytes = format!("*{}\r\n", 1 + random(7)).into_bytes();
+        for _ in 0..1 + random(7) {
+            let word: Vec<u8> = (0..random(40)).map(|_| random(256) as u8).collect();
+            bytes.extend(format!("${}\r\n", word.len()).as_bytes());
+            bytes.extend([word.as_slice(), b"\r\n"].concat());
+        }
+        bytes.truncate(bytes.len() - random(3) as usize);
+        let mut arguments = Arguments::new();
+        match (front(&bytes, &mut arguments), decode(&bytes)) {
+            (Ok(Front::Command(length)), Ok(Some((OwnedFrame::Array(words), theirs)))) => {
+                assert_eq!(length, theirs);
+                let words = words.into_iter().map(|word| match word {
+                    OwnedFrame::BulkString(word) => word,
+                    other => panic!("{other:?}"),
+                });
+                assert!(words.eq(arguments.iter().map(|a| a.to_vec())));
+            }
+            (Ok(Front::Partial), Ok(None)) | (Err(_), _) => {}
+            other => panic!("{other:?} of {}", bytes.escape_ascii()),
+        }
+    }
+}

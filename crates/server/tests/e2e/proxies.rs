@@ -1,0 +1,295 @@
+//! Real proxies with the files of `docs/proxies`, between a client and a backend, asking Tidegate.
+
+use tidegate_parts::{Arrived, Make, ReverseProxy, Upstream};
+
+use crate::http::{Client, Reply};
+use crate::server::{Server, wait_for};
+
+const RULES: &str = "
+version: 1
+block: [127.0.0.99]
+rules:
+  - { name: api, match: { path: /api/**, method: POST }, by: ip, rate: 2/hour burst 2 }
+  - { name: shop, match: { host: shop.example }, by: ip, rate: 1/hour burst 1 }
+";
+
+/// What a client may say about itself, and nobody believes.
+const FORGED: [(&str, &str); 9] = [
+    ("x-forwarded-for", "6.6.6.6"),
+    ("x-real-ip", "6.6.6.6"),
+    ("forwarded", "for=6.6.6.6"),
+    ("x-forwarded-uri", "/free"),
+    ("x-forwarded-method", "GET"),
+    ("x-forwarded-host", "free.example"),
+    ("x-original-uri", "/free"),
+    ("x-original-method", "GET"),
+    ("x-original-host", "free.example"),
+];
+
+/// Tidegate, a proxy that asks it, and the backend behind.
+struct Stand {
+    server: Server,
+    proxy: ReverseProxy,
+    backend: Upstream,
+}
+
+impl Stand {
+    fn with(make: Make) -> Self {
+        Stand::edited(make, &[])
+    }
+
+    /// With texts of the proxy's files replaced.
+    fn edited(make: Make, edits: &[(&str, &str)]) -> Self {
+        Stand::before(Server::start(RULES), make, edits)
+    }
+
+    fn before(server: Server, make: Make, edits: &[(&str, &str)]) -> Self {
+        let backend = Upstream::start();
+        let tidegate = format!(":{}", server.http.port());
+        let behind = format!(":{}", backend.address().port());
+        let ports = [(":8080", &*tidegate), (":3000", &*behind)];
+        let proxy = ReverseProxy::start(make, &[&ports, edits].concat());
+        Stand {
+            server,
+            proxy,
+            backend,
+        }
+    }
+
+    /// One request of the client `127.0.0.LAST`.
+    fn ask(&self, last: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+        let source = [127, 0, 0, last].into();
+        let body = if method == "POST" { "hello" } else { "" };
+        Client::connect_from(source, self.proxy.address()).request(method, path, headers, body)
+    }
+
+    #[track_caller]
+    fn passes(&self, last: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+        let reply = self.ask(last, method, path, headers);
+        let what = format!("{:?}: {reply:?}", self.proxy.make());
+        assert_eq!((reply.status, &*reply.body), (200, "backend"), "{what}");
+        let arrived = self.backend.take();
+        let asked: Vec<_> = arrived.iter().map(|it: &Arrived| &*it.asked).collect();
+        assert_eq!(asked, [format!("{method} {path}")], "{what}");
+        let sent = if method == "POST" { "hello" } else { "" };
+        assert_eq!(arrived[0].body, sent, "{what}");
+        reply
+    }
+
+    #[track_caller]
+    fn fails(
+        &self,
+        status: u16,
+        last: u8,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Reply {
+        let reply = self.ask(last, method, path, headers);
+        assert_eq!(reply.status, status, "{:?}: {reply:?}", self.proxy.make());
+        assert_eq!(self.backend.take(), [], "{:?}", self.proxy.make());
+        reply
+    }
+}
+
+/// What the page says of each: whether an answer that passes carries our headers, and what a request gets
+/// that cannot be read.
+fn told(make: Make) -> (bool, u16) {
+    match make {
+        Make::Traefik => (false, 400),
+        Make::Nginx => (true, 403),
+        _ => (true, 400),
+    }
+}
+
+fn limits(make: Make) {
+    let stand = Stand::with(make);
+    let (headers_pass, unreadable) = told(make);
+    for left in ["1", "0"] {
+        let reply = stand.passes(2, "POST", "/api/x?y=1", &[]);
+        let policy = headers_pass.then_some("\"api\";q=2;w=3600");
+        assert_eq!(reply.header("ratelimit-policy"), policy, "{make:?}");
+        let wanted = headers_pass.then(|| format!("\"api\";r={left};"));
+        let ratelimit = reply.header("ratelimit").map(|it| it[..10].to_owned());
+        assert_eq!(ratelimit, wanted, "{make:?}");
+        assert_eq!(reply.header("retry-after"), None);
+    }
+    let refused = stand.fails(429, 2, "POST", "/api/x", &[]);
+    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1_700..=2_400).contains(&wait), "{make:?}: {wait}");
+    let ratelimit = refused.header("ratelimit").unwrap();
+    assert!(ratelimit.starts_with("\"api\";r=0;"), "{ratelimit}");
+    assert_eq!(refused.json()["error"], "rate_limit_exceeded", "{make:?}");
+    let deny = r#"tidegate_decisions_total{rule="api",edge="auth",outcome="deny",source="exact"}"#;
+    assert_eq!(stand.server.metric(deny), 1);
+    // Another path, another method, another address: no refusal of theirs.
+    stand.passes(2, "POST", "/free", &[]);
+    stand.passes(2, "GET", "/api/x", &[]);
+    stand.passes(3, "POST", "/api/x", &[]);
+    believes_no_client(&stand);
+    // The host the client asked for counts, and the backend's name does not.
+    let shop = [("host", "shop.example")];
+    stand.passes(4, "GET", "/a", &[]);
+    stand.passes(4, "GET", "/a", &shop);
+    stand.fails(429, 4, "GET", "/a", &shop);
+    stand.fails(403, 99, "GET", "/free", &[]);
+    stand.fails(unreadable, 5, "POST", "/free/..;x=1/api/x", &[]);
+}
+
+/// Whatever a client says about itself, its second request to `/api` is its second.
+fn believes_no_client(stand: &Stand) {
+    for headers in [&FORGED[..], &FORGED[..3], &FORGED[3..6], &FORGED[6..]] {
+        stand.fails(429, 2, "POST", "/api/x", headers);
+    }
+    stand.passes(6, "POST", "/api/x", &FORGED);
+    stand.passes(6, "POST", "/api/x", &FORGED[..1]);
+    stand.fails(429, 6, "POST", "/api/x", &FORGED);
+    // A header that is named as one of the connection is not to be passed on: the proxy's own must be.
+    let names = FORGED.map(|(name, _)| name).join(", ");
+    let dropped = [("connection", &*names)];
+    let reply = stand.ask(6, "POST", "/api/x", &dropped);
+    assert_ne!(reply.status, 200, "{:?}", stand.proxy.make());
+    assert_eq!(stand.backend.take(), [], "{:?}", stand.proxy.make());
+}
+
+#[test]
+fn nginx_enforces_what_tidegate_decides() {
+    limits(Make::Nginx);
+}
+
+#[test]
+fn caddy_enforces_what_tidegate_decides() {
+    limits(Make::Caddy);
+}
+
+#[test]
+fn traefik_enforces_what_tidegate_decides() {
+    limits(Make::Traefik);
+}
+
+#[test]
+fn haproxy_enforces_what_tidegate_decides() {
+    limits(Make::Haproxy);
+}
+
+/// Everything passes while Tidegate is frozen or gone, and is limited again when it is back.
+fn opens(make: Make) {
+    let stand = Stand::with(make);
+    stand.passes(2, "POST", "/api/x", &[]);
+    stand.passes(2, "POST", "/api/x", &[]);
+    stand.fails(429, 2, "POST", "/api/x", &[]);
+    freeze(&stand.server);
+    stand.passes(2, "POST", "/api/x", &[]);
+    stand.passes(2, "POST", "/api/x", &[]);
+    stand.server.signal("CONT");
+    wait_for("limits to hold again", || {
+        let status = stand.ask(2, "POST", "/api/x", &[]).status;
+        (status == 429).then_some(())
+    });
+    let Stand {
+        server,
+        proxy,
+        backend,
+    } = stand;
+    drop(server);
+    let reply = Client::connect(proxy.address()).post("/api/x", "hello");
+    assert_eq!(reply.status, 200, "{make:?}: {reply:?}");
+    drop(backend);
+}
+
+/// Stops it where it is, and waits until none of its threads runs any more.
+fn freeze(server: &Server) {
+    server.signal("STOP");
+    let threads = format!("/proc/{}/task", server.pid());
+    let stopped = |entry: std::io::Result<std::fs::DirEntry>| {
+        let status = std::fs::read_to_string(entry.unwrap().path().join("status"));
+        status.is_ok_and(|status| status.contains("State:\tT"))
+    };
+    wait_for("every thread to stop", || {
+        let mut threads = std::fs::read_dir(&threads).unwrap();
+        threads.all(stopped).then_some(())
+    });
+}
+
+#[test]
+fn nginx_caddy_and_haproxy_let_everything_pass_without_tidegate() {
+    for make in [Make::Nginx, Make::Caddy, Make::Haproxy] {
+        opens(make);
+    }
+}
+
+#[test]
+fn a_proxy_that_is_told_to_close_lets_nothing_pass_without_tidegate() {
+    let closed = [
+        (
+            Make::Nginx,
+            ("error_page 502 504 = @open;", "# closed"),
+            500,
+        ),
+        (Make::Caddy, (" 127.0.0.1:8001 {", " {"), 502),
+        (Make::Haproxy, ("OPEN = true", "OPEN = false"), 503),
+        // This one knows nothing else.
+        (Make::Traefik, ("web", "web"), 500),
+    ];
+    for (make, edit, status) in closed {
+        let Stand {
+            server,
+            proxy,
+            backend,
+        } = Stand::edited(make, &[edit]);
+        drop(server);
+        let reply = Client::connect(proxy.address()).request("GET", "/free", &[], "");
+        assert_eq!(reply.status, status, "{make:?}: {reply:?}");
+        assert_eq!(backend.take(), [], "{make:?}");
+    }
+}
+
+/// Of two Tidegates one may end at any time: what is refused stays refused.
+fn survives(make: Make, line: &str, two: &str) {
+    let (first, second) = (Server::start(RULES), Server::start(RULES));
+    let port = |server: &Server| format!(":{}", server.http.port());
+    let two = two
+        .replace(":A", &port(&first))
+        .replace(":B", &port(&second));
+    let stand = Stand::before(first, make, &[(line, &two)]);
+    let blocked = || stand.ask(99, "GET", "/free", &[]).status;
+    assert_eq!(blocked(), 403, "{make:?}");
+    stand.server.signal("TERM");
+    while Client::try_connect(stand.server.http).is_ok() {
+        assert_eq!(blocked(), 403, "{make:?}");
+    }
+    for _ in 0..20 {
+        assert_eq!(blocked(), 403, "{make:?}");
+    }
+    drop(second);
+    assert_eq!(blocked(), 200, "{make:?}: nobody is left to ask");
+}
+
+#[test]
+fn one_of_two_may_end_unnoticed() {
+    let nginx = "server 127.0.0.1:A; server 127.0.0.1:B;";
+    survives(Make::Nginx, "server 127.0.0.1:8080;", nginx);
+    let caddy = "reverse_proxy 127.0.0.1:A 127.0.0.1:B";
+    survives(Make::Caddy, "reverse_proxy 127.0.0.1:8080", caddy);
+    let haproxy = "server first 127.0.0.1:A\n    server second 127.0.0.1:B";
+    survives(Make::Haproxy, "server first 127.0.0.1:8080", haproxy);
+}
+
+/// The page offers a shorter way for Caddy.
+#[test]
+fn three_lines_are_enough_for_caddy() {
+    let page = include_str!("../../../../docs/proxies.md");
+    let file = include_str!("../../../../docs/proxies/Caddyfile");
+    let lines = page.split("```caddyfile\n").nth(1).unwrap();
+    let lines = lines.split("```").next().unwrap();
+    assert_eq!(lines.lines().count(), 3);
+    let long = &file[file.find("\t# forward_auth").unwrap()..];
+    let long = &long[..long.find("\treverse_proxy 127.0.0.1:3000").unwrap()];
+    let server = Server::start(RULES);
+    let lines = lines.replace(":8080", &format!(":{}", server.http.port()));
+    let stand = Stand::before(server, Make::Caddy, &[(long, &lines)]);
+    stand.passes(2, "POST", "/api/x", &FORGED);
+    stand.passes(2, "POST", "/api/x", &[]);
+    let refused = stand.fails(429, 2, "POST", "/api/x", &FORGED);
+    assert!(refused.header("retry-after").is_some());
+}

@@ -1,0 +1,265 @@
+//! The commands that Redis clients send, one by one.
+
+use crate::resp::{Redis, Value};
+use crate::server::{Server, unit};
+
+const NONE: &str = "version: 1\nrules: []\n";
+
+fn ok() -> Value {
+    Value::Simple("OK".to_owned())
+}
+
+fn bulk(text: &str) -> Value {
+    Value::Bulk(text.to_owned())
+}
+
+#[test]
+fn what_clients_say_first_is_answered_as_redis_would() {
+    let server = Server::with_resp(NONE, &[]);
+    let mut redis = server.redis();
+    let hello = redis.ask("HELLO 3 SETNAME me");
+    assert!(matches!(hello, Value::Map(_)), "{hello:?}");
+    assert_eq!(hello.field("proto"), &Value::Integer(3));
+    assert_eq!(hello.field("role"), &bulk("master"));
+    assert_eq!(redis.ask("client getname"), bulk("me"));
+    assert_eq!(redis.ask("CLIENT SETINFO LIB-NAME x"), ok());
+    assert_eq!(redis.ask("CLIENT SETNAME you"), ok());
+    assert_eq!(redis.ask("CLIENT ID"), *hello.field("id"));
+    assert_eq!(redis.ask("Ping"), Value::Simple("PONG".to_owned()));
+    assert_eq!(redis.ask("PING a"), bulk("a"));
+    assert_eq!(redis.ask_words(&["ECHO", ""]), bulk(""));
+    assert_eq!(redis.ask("SELECT 0"), ok());
+    assert_eq!(redis.ask("COMMAND"), Value::Array(vec![]));
+    assert_eq!(redis.ask("COMMAND DOCS"), Value::Map(vec![]));
+    assert_eq!(redis.ask("COMMAND COUNT"), Value::Integer(15));
+    assert_eq!(redis.ask("COMMAND INFO a"), Value::Array(vec![Value::Null]));
+    let Value::Bulk(info) = redis.ask("info") else {
+        panic!("INFO is text")
+    };
+    for line in ["redis_version:", "loading:0\r\n", "role:master\r\n"] {
+        assert!(info.contains(line), "{info}");
+    }
+    let Value::Bulk(section) = redis.ask("INFO REPLICATION") else {
+        panic!("INFO is text")
+    };
+    assert!(
+        section.starts_with("# Replication\r\nrole:master"),
+        "{section}"
+    );
+    assert!(!section.contains("loading"), "{section}");
+    assert_eq!(redis.ask("RESET"), Value::Simple("RESET".to_owned()));
+    assert!(matches!(redis.ask("HELLO"), Value::Array(pairs) if pairs.len() == 14));
+    assert_eq!(redis.ask("CLIENT GETNAME"), Value::Null);
+    assert_eq!(redis.ask("QUIT"), ok());
+    assert_eq!(redis.until_closed(), "");
+}
+
+#[test]
+fn what_is_not_understood_is_worded_as_redis_words_it() {
+    let server = Server::with_resp(NONE, &[]);
+    let mut redis = server.redis();
+    let cases = [
+        (
+            "FOO a b",
+            "ERR unknown command 'FOO', with args beginning with: 'a' 'b'",
+        ),
+        (
+            "EVAL return 0",
+            "ERR unknown command 'EVAL', with args beginning with: 'return' '0'",
+        ),
+        (
+            "GET k",
+            "ERR unknown command 'GET', with args beginning with: 'k'",
+        ),
+        (
+            "CONFIG GET *",
+            "ERR unknown command 'CONFIG', with args beginning with: 'GET' '*'",
+        ),
+        (
+            "PING a b",
+            "ERR wrong number of arguments for 'ping' command",
+        ),
+        ("ECHO", "ERR wrong number of arguments for 'echo' command"),
+        ("HELLO 4", "NOPROTO unsupported protocol version"),
+        (
+            "HELLO x",
+            "ERR Protocol version is not an integer or out of range",
+        ),
+        ("HELLO 3 FOO", "ERR Syntax error in HELLO option 'FOO'"),
+        ("HELLO 3 AUTH a", "ERR Syntax error in HELLO option 'AUTH'"),
+        ("SELECT 1", "ERR DB index is out of range"),
+        ("SELECT x", "ERR value is not an integer or out of range"),
+        (
+            "CLIENT",
+            "ERR wrong number of arguments for 'client' command",
+        ),
+        (
+            "CLIENT ID x",
+            "ERR wrong number of arguments for 'client|id' command",
+        ),
+        (
+            "CLIENT MAINT_NOTIFICATIONS ON",
+            "ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.",
+        ),
+        ("CLIENT SETINFO x y", "ERR Unrecognized option 'x'"),
+        (
+            "COMMAND FOO",
+            "ERR unknown subcommand 'FOO'. Try COMMAND HELP.",
+        ),
+        (
+            "AUTH a b",
+            "WRONGPASS invalid username-password pair or user is disabled.",
+        ),
+        (
+            "TG.REFUND",
+            "ERR wrong number of arguments for 'tg.refund' command",
+        ),
+        ("TG.REFUND x", "ERR receipt: "),
+        ("TG.CHECK ip x", "ERR attribute 'ip': "),
+    ];
+    for (line, want) in cases {
+        let told = redis.error(line);
+        assert!(told.starts_with(want), "{line} gives {told}");
+    }
+    let name = redis.ask_words(&["CLIENT", "SETNAME", "a b"]);
+    assert!(matches!(name, Value::Error(_)), "{name:?}");
+    assert_eq!(
+        redis.ask("PING"),
+        Value::Simple("PONG".to_owned()),
+        "still there"
+    );
+}
+
+#[test]
+fn typed_lines_are_commands() {
+    let server = Server::with_resp(NONE, &[]);
+    let mut redis = server.redis();
+    redis.send(b"\r\nPING\r\necho \"a b\\x41\"\nCL.THROTTLE 'my key' 15 30 60\r\n");
+    assert_eq!(redis.receive().unwrap(), Value::Simple("PONG".to_owned()));
+    assert_eq!(redis.receive().unwrap(), bulk("a bA"));
+    assert_eq!(redis.receive().unwrap().integers(), [0, 16, 15, -1, 2]);
+}
+
+#[test]
+fn nothing_is_answered_before_the_password_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("password");
+    std::fs::write(&file, "correct horse battery\n").unwrap();
+    let file = file.to_str().unwrap();
+    let server = Server::with_resp(NONE, &["--resp-password-file", file]);
+    let mut redis = server.redis();
+    for line in [
+        "PING",
+        "CL.THROTTLE k 1 1 1",
+        "TG.CHECK a b",
+        "INFO",
+        "FOO",
+        "CLIENT ID",
+    ] {
+        assert_eq!(redis.error(line), "NOAUTH Authentication required.");
+    }
+    assert!(
+        redis
+            .error("HELLO 3")
+            .starts_with("NOAUTH HELLO must be called")
+    );
+    let wrong = "WRONGPASS invalid username-password pair or user is disabled.";
+    assert_eq!(redis.error("AUTH correct"), wrong);
+    assert_eq!(redis.error("HELLO 3 AUTH default nonsense"), wrong);
+    let auth = |redis: &mut Redis, user| redis.ask_words(&["AUTH", user, "correct horse battery"]);
+    assert_eq!(auth(&mut redis, "root"), Value::Error(wrong.to_owned()));
+    assert_eq!(redis.error("PING"), "NOAUTH Authentication required.");
+    assert_eq!(auth(&mut redis, "default"), ok());
+    assert_eq!(redis.ask("PING"), Value::Simple("PONG".to_owned()));
+    assert_eq!(redis.ask("RESET"), Value::Simple("RESET".to_owned()));
+    assert_eq!(redis.error("PING"), "NOAUTH Authentication required.");
+    let hello = ["HELLO", "3", "AUTH", "default", "correct horse battery"];
+    assert_eq!(redis.ask_words(&hello).field("proto"), &Value::Integer(3));
+    assert_eq!(redis.ask_words(&["AUTH", "correct horse battery"]), ok());
+}
+
+/// What the rules say of a request is the same through every door, and so is its counter.
+#[test]
+fn rules_decide_as_they_do_over_http() {
+    let rules = format!(
+        "version: 1
+rules:
+  - {{ name: api, match: {{ path: /api/** }}, by: api_key|ip, rate: 3/{unit}, algorithm: fixed-window }}
+  - {{ name: tokens, by: ip, unit: tokens, rate: 100/{unit}, algorithm: fixed-window }}
+block: [198.51.100.7]
+",
+        unit = unit()
+    );
+    let server = Server::with_resp(&rules, &[]);
+    let mut redis = server.redis();
+    let ask = "TG.CHECK ip 203.0.113.9 path /api/x api_key k1";
+    let first = redis.ask(&format!("{ask} WITH RECEIPT"));
+    assert_eq!(first.field("allowed"), &Value::Integer(1));
+    assert_eq!(first.field("rule"), &bulk("api"));
+    assert_eq!(first.field("remaining"), &Value::Integer(2));
+    assert_eq!(first.field("retry_after_ms"), &Value::Integer(0));
+    let body = r#"{"attributes": {"ip": "203.0.113.9", "path": "/api/x", "api_key": "k1"}}"#;
+    assert_eq!(server.post("/v1/check", body).json()["remaining"], 1);
+    assert_eq!(redis.ask(ask).field("remaining"), &Value::Integer(0));
+    let refused = redis.ask(ask);
+    assert_eq!(refused.field("allowed"), &Value::Integer(0));
+    assert!(matches!(
+        refused.field("retry_after_ms"),
+        Value::Integer(1..)
+    ));
+    assert_eq!(refused.field("receipt"), &Value::Null);
+    assert_eq!(server.post("/v1/check", body).status, 429);
+    let Value::Bulk(receipt) = first.field("receipt") else {
+        panic!("no receipt in {first:?}")
+    };
+    let refund = ["TG.REFUND", receipt];
+    assert_eq!(redis.ask_words(&refund), Value::Simple("done".to_owned()));
+    assert_eq!(
+        redis.ask_words(&refund),
+        Value::Simple("already".to_owned())
+    );
+    let peek = "TG.PEEK ip 203.0.113.9 path /api/x api_key k1";
+    for line in [peek.to_owned(), format!("{ask} WITH COST 0")] {
+        assert_eq!(redis.ask(&line).field("remaining"), &Value::Integer(1));
+    }
+    let spent = redis.ask("TG.CHECK ip 203.0.113.9 WITH COSTS tokens 90");
+    assert_eq!(spent.field("remaining"), &Value::Integer(10));
+    let never = redis.ask("TG.CHECK ip 203.0.113.9 WITH COSTS tokens 101");
+    assert_eq!(never.field("allowed"), &Value::Integer(0));
+    assert_eq!(never.field("retry_after_ms"), &Value::Integer(-1));
+    let blocked = redis.ask("TG.CHECK ip 198.51.100.7");
+    assert_eq!(blocked.field("allowed"), &Value::Integer(0));
+    assert_eq!(blocked.field("source"), &bulk("block-list"));
+    assert_eq!(
+        redis.ask("TG.CHECK ip 192.0.2.1").field("rule"),
+        &Value::Null
+    );
+    server.wait_log(|line| line["message"] == "denied" && line["edge"] == "resp");
+}
+
+/// A queue would have the client wait; who asks here cannot, unless the rule says how long.
+#[test]
+fn a_delay_beyond_the_rule_s_own_is_refused_with_that_wait() {
+    let rules = "version: 1
+rules:
+  - { name: none, match: { path: /none }, by: user, rate: 1/hour burst 5, algorithm: leaky-queue }
+  - { name: some, match: { path: /some }, by: user, rate: 1/hour burst 5, algorithm: leaky-queue, max_delay: 2h }
+";
+    let server = Server::with_resp(rules, &[]);
+    let mut redis = server.redis();
+    for (path, second) in [("/none", 0), ("/some", 1)] {
+        let ask = format!("TG.CHECK user ada path {path}");
+        assert_eq!(redis.ask(&ask).field("allowed"), &Value::Integer(1));
+        let answer = redis.ask(&ask);
+        assert_eq!(
+            answer.field("allowed"),
+            &Value::Integer(second),
+            "{answer:?}"
+        );
+        let wait = ["retry_after_ms", "delay_ms"][second as usize];
+        assert!(
+            matches!(answer.field(wait), Value::Integer(3_000_000..=3_600_000)),
+            "{answer:?}"
+        );
+    }
+}

@@ -1,0 +1,206 @@
+//! `CL.THROTTLE` beside the original: the module redis-cell in a real Redis, asked the same.
+//!
+//! The two are asked one after the other, so time passes in between. A unit takes two hours or more to
+//! come back, which no run lasts: so what passes and what is left cannot depend on when each was asked.
+//! Seconds can, and each side must tell those that the time of its own calls explains: the module cuts
+//! off, we round up.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use tidegate_parts::Program;
+
+use crate::resp::{Redis, command};
+use crate::server::Server;
+
+const CALLS: usize = 100_000;
+const KEYS: u64 = 2_000;
+/// Asked of one before the other is asked the same.
+const BATCH: usize = 250;
+
+/// Reproducible chance.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+
+    fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.below(most - least + 1)
+    }
+}
+
+/// A call on one of the keys, each of which is always held to the same limit.
+struct Call {
+    key: u64,
+    burst: i64,
+    count: u64,
+    period_secs: u64,
+    quantity: Option<u64>,
+}
+
+impl Call {
+    fn draw(chance: &mut Chance) -> Self {
+        let key = chance.below(KEYS);
+        let mut own = Chance(0x5eed + key * 7_919);
+        own.below(2);
+        let burst = i64::try_from(own.below(40)).unwrap() - 2;
+        let count = [1, 2, 3, 7, 30, 1_000][own.below(6) as usize];
+        let limit = u64::try_from(burst + 1).unwrap_or(0);
+        Call {
+            key,
+            burst,
+            count,
+            period_secs: count * own.between(7_200, 200_000) + own.below(count),
+            quantity: match chance.below(10) {
+                0 => Some(0),
+                1 => Some(chance.between(2, 5)),
+                2 => Some(limit),
+                3 => Some(limit + 1),
+                4 => Some(chance.below(1_000)),
+                5 => Some(1),
+                _ => None,
+            },
+        }
+    }
+
+    fn words(&self) -> Vec<String> {
+        let numbers = [
+            self.burst.to_string(),
+            self.count.to_string(),
+            self.period_secs.to_string(),
+        ];
+        let words = ["CL.THROTTLE".to_owned(), format!("key:{}", self.key)].into_iter();
+        let quantity = self.quantity.map(|quantity| quantity.to_string());
+        words.chain(numbers).chain(quantity).collect()
+    }
+
+    /// How long so many units take to come back.
+    fn seconds(&self, units: i64) -> f64 {
+        units as f64 * self.period_secs as f64 / self.count as f64
+    }
+}
+
+/// When something happened, as far as it can be known from outside.
+#[derive(Clone, Copy)]
+struct When {
+    earliest: Instant,
+    latest: Instant,
+}
+
+/// One of the two, and when it was first charged for each key.
+struct Side {
+    redis: Redis,
+    first: HashMap<u64, When>,
+    round: fn(f64) -> f64,
+}
+
+impl Side {
+    fn new(redis: Redis, round: fn(f64) -> f64) -> Self {
+        let first = HashMap::new();
+        Side {
+            redis,
+            first,
+            round,
+        }
+    }
+
+    /// Asks, and judges the seconds of every answer.
+    fn ask(&mut self, calls: &[Call]) -> Vec<Vec<i64>> {
+        let earliest = Instant::now();
+        for call in calls {
+            let words = call.words();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            self.redis.send(&command(&words));
+        }
+        let answers = calls
+            .iter()
+            .map(|_| self.redis.receive().unwrap().integers());
+        let answers: Vec<_> = answers.collect();
+        let latest = Instant::now();
+        for (call, answer) in calls.iter().zip(&answers) {
+            self.judge(call, answer, When { earliest, latest });
+        }
+        answers
+    }
+
+    fn judge(&mut self, call: &Call, answer: &[i64], now: When) {
+        let &[limited, limit, remaining, retry, reset] = answer else {
+            panic!("{answer:?}")
+        };
+        let quantity = i64::try_from(call.quantity.unwrap_or(1)).unwrap();
+        if limited == 0 && quantity > 0 {
+            self.first.entry(call.key).or_insert(now);
+        }
+        let passed = self.first.get(&call.key).map(|first| {
+            let least = now.earliest.saturating_duration_since(first.latest);
+            (least, now.latest.duration_since(first.earliest))
+        });
+        let used = (limit - remaining).max(0);
+        let told = |units: i64| match passed {
+            Some(passed) if units > 0 => self.told(call.seconds(units), passed),
+            _ => 0..=0,
+        };
+        assert!(
+            told(used).contains(&reset),
+            "{:?}: {answer:?}",
+            call.words()
+        );
+        let right = match (limited, quantity > limit) {
+            (1, false) => told(used + quantity - limit).contains(&retry),
+            _ => retry == -1,
+        };
+        assert!(right, "{:?}: {answer:?}", call.words());
+    }
+
+    /// The seconds that may be told of a wait that has been running for this long.
+    fn told(
+        &self,
+        wait: f64,
+        (least, most): (Duration, Duration),
+    ) -> std::ops::RangeInclusive<i64> {
+        // The module keeps whole nanoseconds, per unit.
+        let grain = 1e-6;
+        let shortest = (self.round)(wait - most.as_secs_f64() - grain) as i64;
+        shortest..=(self.round)(wait - least.as_secs_f64() + grain) as i64
+    }
+}
+
+#[test]
+fn a_hundred_thousand_calls_are_answered_as_the_module_answers_them() {
+    let module = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../target/tools/libredis_cell.so"
+    );
+    assert!(
+        std::path::Path::new(module).exists(),
+        "no redis-cell: run scripts/tools"
+    );
+    let original = tidegate_parts::Server::start(Program::Redis7, &["--loadmodule", module]);
+    let server = Server::with_resp("version: 1\nrules: []\n", &[]);
+    let mut theirs = Side::new(Redis::connect(original.address()), f64::floor);
+    let mut ours = Side::new(server.redis(), f64::ceil);
+    let mut chance = Chance(0x0c3a);
+    let (mut allowed, mut refused, mut never) = (0, 0, 0);
+    for _ in 0..CALLS / BATCH {
+        let calls: Vec<_> = (0..BATCH).map(|_| Call::draw(&mut chance)).collect();
+        let answers = theirs.ask(&calls).into_iter().zip(ours.ask(&calls));
+        for (call, (theirs, ours)) in calls.iter().zip(answers) {
+            assert_eq!(theirs[..3], ours[..3], "{:?}", call.words());
+            match (ours[0], ours[3]) {
+                (0, _) => allowed += 1,
+                (_, -1) => never += 1,
+                _ => refused += 1,
+            }
+        }
+    }
+    let few = [allowed, refused, never].into_iter().min();
+    assert!(
+        few > Some(5_000),
+        "{allowed} allowed, {refused} refused, {never} can never pass"
+    );
+}

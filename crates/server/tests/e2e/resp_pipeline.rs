@@ -1,0 +1,269 @@
+//! Many commands at once, commands in pieces, too much of everything, and the end.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use crate::resp::{Redis, Value, command};
+use crate::server::{DEADLINE, Server, wait_for};
+
+const NONE: &str = "version: 1\nrules: []\n";
+
+#[test]
+fn ten_thousand_commands_at_once_are_answered_in_order() {
+    const MANY: usize = 30_000;
+    let server = Server::with_resp(NONE, &[]);
+    let mut redis = server.redis();
+    let mut sending = redis.stream().try_clone().unwrap();
+    let writer = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        for i in 0..MANY {
+            let text = i.to_string();
+            bytes.extend(match i % 3 {
+                0 => command(&["ECHO", &text]),
+                1 => command(&["CL.THROTTLE", "one", "999999999", "1", "86400"]),
+                _ => command(&["CL.THROTTLE", &text, &text, "1", "86400"]),
+            });
+        }
+        sending.write_all(&bytes).unwrap();
+    });
+    for i in 0..MANY {
+        let answer = redis.receive().unwrap();
+        let number = i64::try_from(i).unwrap();
+        match i % 3 {
+            0 => assert_eq!(answer, Value::Bulk(i.to_string())),
+            1 => assert_eq!(answer.integers()[2], 999_999_999 - number / 3),
+            _ => assert_eq!(answer.integers()[..3], [0, number + 1, number]),
+        }
+    }
+    writer.join().unwrap();
+}
+
+#[test]
+fn commands_of_every_kind_keep_their_order() {
+    let rules = "version: 1\nrules: [{ name: r, by: user, rate: 1/hour burst 100 }]\n";
+    let server = Server::with_resp(rules, &[]);
+    let mut redis = server.redis();
+    let lines = "TG.CHECK user a\nTG.CHECK user a\nCL.THROTTLE k 9 1 3600\nTG.PEEK user a\n\
+                 CL.THROTTLE k 9 1 3600 0\nTHROTTLE k 9 1 3600\nCL.THROTTLE k 9 1 3600\nNONSENSE\n\
+                 CL.THROTTLE k x 1 1\nTG.CHECK user a\nPING\nTG.CHECK user\n";
+    redis.send(lines.as_bytes());
+    let mut next = || redis.receive().unwrap();
+    assert_eq!(next().field("remaining"), &Value::Integer(99));
+    assert_eq!(next().field("remaining"), &Value::Integer(98));
+    assert_eq!(next().integers()[2], 9);
+    assert_eq!(next().field("remaining"), &Value::Integer(98));
+    assert_eq!(next().integers()[2], 9);
+    assert_eq!(next().integers()[2], 8);
+    assert_eq!(next().integers()[2], 8);
+    assert!(matches!(next(), Value::Error(text) if text.starts_with("ERR unknown command")));
+    assert!(matches!(next(), Value::Error(text) if text.starts_with("Cell error: Couldn't")));
+    assert_eq!(next().field("remaining"), &Value::Integer(97));
+    assert_eq!(next(), Value::Simple("PONG".to_owned()));
+    assert!(matches!(next(), Value::Error(text) if text.contains("has no value")));
+}
+
+#[test]
+fn a_command_may_come_in_pieces_cut_anywhere() {
+    let server = Server::with_resp(NONE, &[]);
+    let mut redis = server.redis();
+    let bytes = [
+        command(&["CL.THROTTLE", "in pieces", "999", "1", "86400"]),
+        b"ECHO 'typed \\' line'\r\n".to_vec(),
+    ]
+    .concat();
+    for (round, cut) in (1..bytes.len()).enumerate() {
+        redis.send(&bytes[..cut]);
+        // The first piece has been read when another client, served after it, has its answer.
+        assert_eq!(server_answers(&server), "PONG");
+        redis.send(&bytes[cut..]);
+        let left = i64::try_from(999 - round).unwrap();
+        assert_eq!(redis.receive().unwrap().integers()[2], left, "cut at {cut}");
+        assert_eq!(
+            redis.receive().unwrap(),
+            Value::Bulk("typed ' line".to_owned())
+        );
+    }
+    for byte in bytes {
+        redis.send(&[byte]);
+    }
+    assert_eq!(redis.receive().unwrap().integers()[0], 0);
+}
+
+fn server_answers(server: &Server) -> String {
+    match server.redis().ask("PING") {
+        Value::Simple(text) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_no_command_is_told_and_ends_the_connection() {
+    let server = Server::with_resp(NONE, &[]);
+    let cases: [(&[u8], &str); 7] = [
+        (
+            b"PING\r\n*x\r\n",
+            "+PONG\r\n-ERR Protocol error: invalid multibulk length\r\n",
+        ),
+        (
+            b"*193\r\n",
+            "-ERR Protocol error: invalid multibulk length\r\n",
+        ),
+        (
+            b"*1\r\n$65537\r\n",
+            "-ERR Protocol error: invalid bulk length\r\n",
+        ),
+        (
+            b"*2\r\n$4\r\nECHO\r\n$65530\r\n",
+            "-ERR Protocol error: too big request\r\n",
+        ),
+        (
+            b"*1\r\n:1\r\n",
+            "-ERR Protocol error: expected '$', got ':'\r\n",
+        ),
+        (
+            &[b'x'; 70_000],
+            "-ERR Protocol error: too big inline request\r\n",
+        ),
+        (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", ""),
+    ];
+    for (bytes, want) in cases {
+        let mut redis = server.redis();
+        // It may be closed before all of it is taken.
+        let _ = redis.stream().write_all(bytes);
+        let first = want
+            .split_inclusive('\n')
+            .map(|line| line.trim_end().to_owned());
+        for line in first {
+            let told = match redis.receive() {
+                Ok(Value::Error(text)) => format!("-{text}"),
+                Ok(Value::Simple(text)) => format!("+{text}"),
+                other => panic!("{other:?} instead of {line}"),
+            };
+            assert_eq!(told, line);
+        }
+        assert_eq!(redis.until_closed(), "");
+    }
+    assert_eq!(server_answers(&server), "PONG");
+}
+
+#[test]
+fn the_largest_command_that_may_be_is_answered() {
+    let server = Server::with_resp(NONE, &[]);
+    let mut redis = server.redis();
+    let text = "x".repeat((64 << 10) - 32);
+    assert_eq!(redis.ask_words(&["ECHO", &text]), Value::Bulk(text));
+    let mut words = vec!["TG.CHECK".to_owned()];
+    for i in 0..64 {
+        words.extend([format!("name{i}"), "value".to_owned()]);
+    }
+    words.push("WITH".to_owned());
+    for i in 0..16 {
+        words.extend(["COSTS".to_owned(), format!("unit{i}"), "1".to_owned()]);
+    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    assert_eq!(redis.ask_words(&words).field("allowed"), &Value::Integer(1));
+}
+
+/// A client that sends and never reads is stopped by its own backlog, and cut off in time; others do
+/// not notice.
+#[test]
+fn who_does_not_read_answers_is_not_read_from_and_cut_off() {
+    let server = Server::with_resp(NONE, &["--idle", "2"]);
+    let hog = server.redis();
+    let sending = std::thread::spawn(move || {
+        let piece = command(&["ECHO", &"x".repeat(60_000)]);
+        let mut taken = 0;
+        while hog.stream().write_all(&piece).is_ok() {
+            taken += piece.len();
+            assert!(taken < 256 << 20, "all of it is taken");
+        }
+    });
+    let mut good = server.redis();
+    wait_for("the hog to be cut off", || {
+        assert_eq!(good.ask("PING"), Value::Simple("PONG".to_owned()));
+        sending.is_finished().then_some(())
+    });
+    sending.join().unwrap();
+    assert_eq!(server.metric("tidegate_connections_timed_out_total "), 1);
+}
+
+#[test]
+fn who_begins_a_command_and_does_not_end_it_is_cut_off() {
+    let server = Server::with_resp(NONE, &["--idle", "1"]);
+    let mut slow = server.redis();
+    slow.send(b"*2\r\n$4\r\nECHO\r\n$10\r\n");
+    let begun = Instant::now();
+    while slow.stream().write_all(b"x").is_ok() {
+        assert!(begun.elapsed() < DEADLINE, "still open");
+        std::thread::sleep(Duration::from_millis(400));
+    }
+}
+
+#[test]
+fn at_the_end_what_was_sent_is_answered() {
+    const MANY: usize = 2_000;
+    let server = Server::with_resp(NONE, &["--drain-delay", "0"]);
+    let (mut busy, idle) = (server.redis(), server.redis());
+    assert_eq!(busy.ask("PING"), Value::Simple("PONG".to_owned()));
+    let one = command(&["CL.THROTTLE", "k", "1000000", "1", "3600"]);
+    busy.send(&one.repeat(MANY));
+    server.signal("TERM");
+    for i in 0..MANY {
+        let left = i64::try_from(1_000_000 - i).unwrap();
+        assert_eq!(busy.receive().unwrap().integers()[2], left);
+    }
+    assert_eq!(busy.until_closed(), "");
+    assert_eq!(idle.until_closed(), "");
+    let (status, log) = server.wait_end();
+    assert_eq!(status.code(), Some(0), "{log:#?}");
+}
+
+#[test]
+fn half_a_connection_is_answered_before_it_is_closed() {
+    let server = Server::with_resp(NONE, &[]);
+    let mut redis = server.redis();
+    redis.send(&command(&["PING"]).repeat(100));
+    redis.stream().shutdown(Shutdown::Write).unwrap();
+    assert_eq!(redis.until_closed(), "+PONG\r\n".repeat(100));
+}
+
+#[test]
+fn a_socket_in_the_file_system_is_a_door_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("resp.sock");
+    let server = Server::with(NONE, &["--resp", &format!("unix:{}", path.display())]);
+    server.wait_log(|line| line["message"] == "listening" && line["edge"] == "resp");
+    let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    stream
+        .write_all(b"CL.THROTTLE k 15 30 60\r\nQUIT\r\n")
+        .unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    assert_eq!(told, "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n+OK\r\n");
+}
+
+/// What an idle connection costs: 8 KiB at most, measured after a command each.
+#[test]
+fn idle_connections_cost_little() {
+    const MANY: usize = 400;
+    let server = Server::with_resp(NONE, &[]);
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.unwrap().trim().trim_end_matches(" kB");
+        kib.parse::<usize>().unwrap() * 1024
+    };
+    let address = server.resp();
+    let open = || {
+        let mut redis = Redis::connect(address);
+        assert_eq!(redis.ask("CL.THROTTLE k 9999 1 60").integers()[0], 0);
+        redis
+    };
+    // The first ones pay for what all share.
+    let mut connections: Vec<_> = (0..100).map(|_| open()).collect();
+    let before = resident();
+    connections.extend((0..MANY).map(|_| open()));
+    let each = resident().saturating_sub(before) / MANY;
+    assert!(each <= 8 << 10, "{each} bytes each");
+}

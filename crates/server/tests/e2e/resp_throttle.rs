@@ -1,0 +1,140 @@
+//! `CL.THROTTLE` and `THROTTLE` on the served port, on every store.
+
+use crate::resp::{Redis, Value};
+use crate::server::{Server, wait_for};
+
+const NONE: &str = "version: 1\nrules: []\n";
+
+/// So slow that nothing comes back while a test runs: one unit in an hour.
+fn vectors(redis: &mut Redis) {
+    let mut ask = |line: &str| redis.ask(line).integers();
+    assert_eq!(ask("CL.THROTTLE published 15 30 60"), [0, 16, 15, -1, 2]);
+    assert_eq!(ask("CL.THROTTLE k 4 1 3600 6"), [1, 5, 5, -1, 0]);
+    for used in 1..=5 {
+        let want = [0, 5, 5 - used, -1, 3_600 * used];
+        assert_eq!(ask("CL.THROTTLE k 4 1 3600"), want);
+    }
+    assert_eq!(ask("CL.THROTTLE k 4 1 3600 2"), [1, 5, 0, 7_200, 18_000]);
+    assert_eq!(ask("cl.throttle k 4 1 3600"), [1, 5, 0, 3_600, 18_000]);
+    assert_eq!(ask("CL.THROTTLE k 4 1 3600 0"), [0, 5, 0, -1, 18_000]);
+    assert_eq!(ask("CL.THROTTLE other 4 1 3600 3"), [0, 5, 2, -1, 10_800]);
+    assert_eq!(ask("CL.THROTTLE none -1 1 10"), [1, 0, 0, -1, 0]);
+    assert_eq!(ask("THROTTLE k 5 1 3600"), [1, 5, 4, 3_600, 0]);
+    assert_eq!(ask("THROTTLE k 5 1 3600 4"), [1, 5, 0, 18_000, 0]);
+    assert_eq!(ask("THROTTLE k 5 1 3600 6"), [0, 5, 0, 18_000, -1]);
+    assert_eq!(ask("THROTTLE k 5 1 3600"), [0, 5, 0, 18_000, 3_600]);
+}
+
+#[test]
+fn the_vectors_of_the_original_hold_in_memory() {
+    let server = Server::with_resp(NONE, &[]);
+    vectors(&mut server.redis());
+    let metric = |labels: &str| server.metric(&format!("tidegate_decisions_total{{{labels}"));
+    let allowed = r#"rule="cl.throttle",edge="resp",outcome="allow",source="exact""#;
+    assert_eq!(metric(allowed), 7);
+    let denied = r#"rule="throttle",edge="resp",outcome="deny",source="exact""#;
+    assert_eq!(metric(denied), 2);
+}
+
+#[test]
+fn the_vectors_of_the_original_hold_on_disk() {
+    let data = tempfile::tempdir().unwrap();
+    let server = Server::with_resp(NONE, &["--data", data.path().to_str().unwrap()]);
+    vectors(&mut server.redis());
+}
+
+#[test]
+fn the_vectors_of_the_original_hold_in_a_shared_store() {
+    let store = tidegate_parts::Server::redis7();
+    let flags = ["--store", &store.url(), "--store-budget", "5000"];
+    let server = Server::with_resp(NONE, &flags);
+    server.wait_log(|line| line["message"] == "decisions are exact");
+    vectors(&mut server.redis());
+    // Another node counts on.
+    let other = Server::with_resp(NONE, &flags);
+    other.wait_log(|line| line["message"] == "decisions are exact");
+    let answer = other.redis().ask("CL.THROTTLE other 4 1 3600 2").integers();
+    assert_eq!(answer[..3], [0, 5, 0]);
+    // What a script cannot count exactly is said, not guessed.
+    let told = server.redis().error("CL.THROTTLE k 99999999999 7 86400");
+    assert!(
+        told.starts_with("Cell error: the window cannot be computed exactly"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_advised_wait_suffices() {
+    let server = Server::with_resp(NONE, &[]);
+    let mut redis = server.redis();
+    assert_eq!(
+        redis.ask("CL.THROTTLE k 0 1 2").integers(),
+        [0, 1, 0, -1, 2]
+    );
+    let refused = redis.ask("CL.THROTTLE k 0 1 2").integers();
+    assert_eq!(refused[..3], [1, 1, 0]);
+    let wait = u64::try_from(refused[3]).unwrap();
+    assert!((1..=2).contains(&wait), "{refused:?}");
+    std::thread::sleep(std::time::Duration::from_secs(wait));
+    assert_eq!(redis.ask("CL.THROTTLE k 0 1 2").integers()[0], 0);
+}
+
+#[test]
+fn keys_of_any_bytes_and_up_to_16_kib_are_told_apart() {
+    let server = Server::with_resp(NONE, &[]);
+    let mut redis = server.redis();
+    let long = "k".repeat(16 << 10);
+    let longer = long.clone() + "k";
+    for key in ["", " ", "\r\n", "{a}", &long, &longer] {
+        let words = ["CL.THROTTLE", key, "0", "1", "3600"];
+        assert_eq!(redis.ask_words(&words).integers()[0], 0, "{key:.10}");
+        assert_eq!(redis.ask_words(&words).integers()[0], 1, "{key:.10}");
+    }
+    redis.send(b"*5\r\n$11\r\nCL.THROTTLE\r\n$2\r\n\xff\x00\r\n$1\r\n0\r\n$1\r\n1\r\n$2\r\n60\r\n");
+    assert_eq!(redis.receive().unwrap().integers(), [0, 1, 0, -1, 60]);
+}
+
+#[test]
+fn no_attribute_reaches_a_key_and_no_key_an_attribute() {
+    let rules = "version: 1\nrules: [{ name: cl.throttle, by: key, rate: 1/hour burst 1 }]\n";
+    let server = Server::with_resp(rules, &[]);
+    let mut redis = server.redis();
+    let allowed = Value::Integer(1);
+    assert_eq!(redis.ask("CL.THROTTLE k 0 1 3600").integers()[0], 0);
+    assert_eq!(redis.ask("TG.CHECK key k").field("allowed"), &allowed);
+    assert_eq!(redis.ask("THROTTLE k 1 1 3600").integers()[0], 1);
+}
+
+#[test]
+fn where_everything_only_watches_nothing_is_refused() {
+    let server = Server::with_resp(NONE, &["--shadow"]);
+    let mut redis = server.redis();
+    for _ in 0..3 {
+        assert_eq!(redis.ask("CL.THROTTLE k 0 1 3600").integers()[0], 0);
+        assert_eq!(redis.ask("CL.THROTTLE k -1 1 3600").integers()[0], 0);
+    }
+    let shadowed =
+        r#"tidegate_decisions_total{rule="cl.throttle",edge="resp",outcome="shadow_deny""#;
+    assert_eq!(server.metric(shadowed), 2);
+}
+
+#[test]
+fn without_the_store_a_node_goes_on_by_its_share() {
+    let mut store = tidegate_parts::Server::redis7();
+    let server = Server::with_resp(NONE, &["--store", &store.url(), "--nodes", "1"]);
+    server.wait_log(|line| line["message"] == "decisions are exact");
+    let mut redis = server.redis();
+    assert_eq!(
+        redis.ask("CL.THROTTLE k 99 1 3600").integers()[..2],
+        [0, 100]
+    );
+    store.kill();
+    let refused = wait_for("the share to be used up", || {
+        let answer = redis.ask("CL.THROTTLE k 99 1 3600").integers();
+        (answer[0] == 1).then_some(answer)
+    });
+    assert_eq!(refused[1], 100);
+    let fallback = r#"tidegate_decisions_total{rule="cl.throttle",edge="resp",outcome="allow",source="fallback"}"#;
+    let passed = server.metric(fallback);
+    assert!((60..=100).contains(&passed), "{passed} of a share of 80");
+}

@@ -1,0 +1,70 @@
+-- Asks Tidegate about a request: lets it pass, or answers what Tidegate answers. See docs/proxies.md.
+
+local TIDEGATE = "http://127.0.0.1:8001/v1/auth?from=original"
+-- Milliseconds after which an answer is no longer waited for.
+local PATIENCE = 1000
+-- What happens when Tidegate is away: true lets everything pass, false answers 503.
+local OPEN = true
+
+-- Headers that belong to the client's connection or that only this file may write.
+local OWN = {
+    ["connection"] = true, ["content-length"] = true, ["expect"] = true, ["host"] = true,
+    ["keep-alive"] = true, ["te"] = true, ["transfer-encoding"] = true, ["upgrade"] = true,
+    ["x-forwarded-for"] = true, ["x-original-host"] = true, ["x-original-method"] = true,
+    ["x-original-uri"] = true,
+}
+
+-- The request as Tidegate is told of it.
+local function described(txn)
+    local headers = {}
+    for name, values in pairs(txn.http:req_get_headers()) do
+        if not OWN[name] then
+            headers[name] = {}
+            for _, value in pairs(values) do
+                table.insert(headers[name], value)
+            end
+        end
+    end
+    headers["x-original-uri"] = { txn.sf:pathq() }
+    headers["x-original-method"] = { txn.sf:method() }
+    headers["x-original-host"] = { txn.sf:req_hdr("host") }
+    headers["x-forwarded-for"] = { txn.sf:src() }
+    return headers
+end
+
+-- Whether HAProxy made up this answer because nobody gave one. Tidegate signs a 503 of its own.
+local function away(answer)
+    local gateway = answer.status == 0 or (answer.status >= 502 and answer.status <= 504)
+    return gateway and not answer.headers["x-tidegate-id"]
+end
+
+local function refuse(txn, status, headers, body)
+    local reply = txn:reply({ status = status, body = body })
+    for name, values in pairs(headers) do
+        if not OWN[name] then
+            for _, value in pairs(values) do
+                reply:add_header(name, value)
+            end
+        end
+    end
+    txn:done(reply)
+end
+
+core.register_action("tidegate", { "http-req" }, function(txn)
+    local answer = core.httpclient():get({
+        url = TIDEGATE, headers = described(txn), timeout = PATIENCE,
+    })
+    if away(answer) then
+        if not OPEN then
+            refuse(txn, 503, {}, "")
+        end
+    elseif answer.status == 200 then
+        for variable, name in pairs({ ratelimit_policy = "ratelimit-policy", ratelimit = "ratelimit" }) do
+            if answer.headers[name] then
+                txn:set_var("txn." .. variable, answer.headers[name][0])
+            end
+        end
+    else
+        refuse(txn, answer.status, answer.headers, answer.body)
+    end
+end, 0)

@@ -1,0 +1,233 @@
+//! Real proxies, run with the very files that `docs` shows.
+//!
+//! The folders `docs/proxies` and `docs/envoy` are copied, with the ports that tests use instead of those of
+//! the page, and the program runs in that copy as the page says. `scripts/tools` installs them.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::free_port;
+
+/// Whose proxy it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Make {
+    /// Caddy 2.11.
+    Caddy,
+    /// Envoy 1.40.
+    Envoy,
+    /// Debian's HAProxy 2.6.
+    Haproxy,
+    /// Debian's nginx 1.22.
+    Nginx,
+    /// Traefik 3.7.
+    Traefik,
+}
+
+impl Make {
+    /// How the page says it is started, in the root of the repository.
+    pub fn command_line(self) -> &'static str {
+        match self {
+            Make::Caddy => "caddy run --config docs/proxies/Caddyfile",
+            Make::Envoy => "envoy --disable-hot-restart -c docs/envoy/envoy.yaml",
+            Make::Haproxy => "haproxy -f docs/proxies/haproxy.cfg",
+            Make::Nginx => "nginx -p . -c docs/proxies/nginx.conf",
+            Make::Traefik => {
+                "traefik --entryPoints.web.address=127.0.0.1:8000 --providers.file.filename=docs/proxies/traefik.yaml"
+            }
+        }
+    }
+
+    fn folder(self) -> &'static str {
+        match self {
+            Make::Envoy => "docs/envoy",
+            _ => "docs/proxies",
+        }
+    }
+}
+
+/// Where the files listen: for clients, for themselves, for operators.
+const PORTS: [u16; 3] = [8000, 8001, 9901];
+
+/// A running proxy.
+pub struct ReverseProxy {
+    make: Make,
+    child: Child,
+    folder: TempDir,
+    port: u16,
+    admin: u16,
+}
+
+impl ReverseProxy {
+    /// Starts it with these texts of its files replaced, and waits until `GET /ready` through it is
+    /// answered with 200.
+    ///
+    /// # Panics
+    /// When the program is missing, takes no such file, or does not answer in time.
+    pub fn start(make: Make, edits: &[(&str, &str)]) -> ReverseProxy {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // A port that is free now may be taken before the proxy has it; then another.
+        loop {
+            let mut proxy = ReverseProxy::spawn(make, edits);
+            match proxy.wait(deadline) {
+                Ok(()) => return proxy,
+                Err(said) => assert!(
+                    said.to_lowercase().contains("address already in use")
+                        && Instant::now() < deadline,
+                    "{make:?} did not come up: {said}"
+                ),
+            }
+        }
+    }
+
+    fn spawn(make: Make, edits: &[(&str, &str)]) -> ReverseProxy {
+        let ports = PORTS.map(|_| free_port());
+        let moved: Vec<_> = PORTS.into_iter().zip(ports).flat_map(moved).collect();
+        let own = moved.iter().map(|(from, to)| (&**from, &**to));
+        let asked = edits;
+        let edits: Vec<_> = edits.iter().copied().chain(own).collect();
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = copy(make.folder(), folder.path(), &edits);
+        for (from, _) in asked {
+            assert!(files.contains(from), "no file of {make:?} has {from:?}");
+        }
+        let mut words = make.command_line().split(' ');
+        let program = words.next().expect("a command line begins with a program");
+        let said = fs::File::create(folder.path().join("said")).expect("a file");
+        let child = Command::new(program)
+            .args(words.map(|word| replaced(word, &edits)))
+            .current_dir(folder.path())
+            .env("PATH", search_path())
+            .env("HOME", folder.path())
+            .stdin(Stdio::null())
+            .stdout(said.try_clone().expect("another handle"))
+            .stderr(said)
+            .spawn();
+        let child = child.unwrap_or_else(|error| {
+            panic!("{make:?} does not start ({error}): run scripts/tools, which installs it")
+        });
+        ReverseProxy {
+            make,
+            child,
+            folder,
+            port: ports[0],
+            admin: ports[2],
+        }
+    }
+
+    /// Waits until it passes requests on; else what it said.
+    fn wait(&mut self, deadline: Instant) -> Result<(), String> {
+        while Instant::now() < deadline {
+            if answers(self.address()) {
+                return Ok(());
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(format!("{status}: {}", self.said()));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Err(format!("no answer: {}", self.said()))
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// Where it answers its operator, if its files ask for that.
+    pub fn admin(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.admin))
+    }
+
+    /// Whose it is.
+    pub fn make(&self) -> Make {
+        self.make
+    }
+
+    /// What it has printed so far.
+    pub fn said(&self) -> String {
+        fs::read_to_string(self.folder.path().join("said")).unwrap_or_default()
+    }
+}
+
+impl Drop for ReverseProxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What `scripts/tools` installed, before and after the usual places: Debian keeps some where only root looks.
+pub fn search_path() -> String {
+    let tools = root().join("target/tools");
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{}:{path}:/usr/sbin:/sbin", tools.display())
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Copies a folder of the repository to the same place below `to`, with texts of its files replaced.
+/// What these files said is returned, all together.
+///
+/// # Panics
+/// When it is not there.
+pub fn copy(folder: &str, to: &Path, edits: &[(&str, &str)]) -> String {
+    let target = to.join(folder);
+    fs::create_dir_all(&target).unwrap();
+    let mut whole = String::new();
+    for entry in fs::read_dir(root().join(folder)).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(
+            target.join(path.file_name().unwrap()),
+            replaced(&text, edits),
+        )
+        .unwrap();
+        whole.push_str(&text);
+    }
+    whole
+}
+
+/// A port as files write it, after an address or as a value of its own, and the one that takes its place.
+pub fn moved((from, to): (u16, u16)) -> [(String, String); 2] {
+    [":", ": "].map(|before| (format!("{before}{from}"), format!("{before}{to}")))
+}
+
+/// Every `from` becomes its `to`, in one pass, so that what was put in is not replaced again.
+pub fn replaced(text: &str, edits: &[(&str, &str)]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        match edits.iter().find(|(from, _)| rest.starts_with(from)) {
+            Some((from, to)) => {
+                out.push_str(to);
+                rest = &rest[from.len()..];
+            }
+            None => {
+                out.push(next);
+                rest = &rest[next.len_utf8()..];
+            }
+        }
+    }
+    out
+}
+
+fn answers(address: SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(b"GET /ready HTTP/1.1\r\nhost: ready\r\nconnection: close\r\n\r\n")?;
+        let mut status = [0; 12];
+        stream.read_exact(&mut status)?;
+        Ok::<_, std::io::Error>(status)
+    };
+    ask().is_ok_and(|status| status.ends_with(b" 200"))
+}

@@ -1,0 +1,120 @@
+//! The service behind a proxy: answers everything and remembers what it was asked.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use parking_lot::Mutex;
+
+/// A request as it arrived.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Arrived {
+    /// Method and target, as in `GET /a?b`.
+    pub asked: String,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// As long as its length says.
+    pub body: String,
+}
+
+/// A server that answers `backend`, and `x-tokens: N` beside it if the request says `x-spend: N`.
+pub struct Upstream {
+    address: SocketAddr,
+    arrived: Arc<Mutex<Vec<Arrived>>>,
+    gone: Arc<AtomicBool>,
+}
+
+impl Upstream {
+    /// Listens on a free port of loopback.
+    pub fn start() -> Upstream {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let upstream = Upstream {
+            address: listener.local_addr().expect("an address"),
+            arrived: Arc::default(),
+            gone: Arc::default(),
+        };
+        let (arrived, gone) = (Arc::clone(&upstream.arrived), Arc::clone(&upstream.gone));
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if gone.load(Ordering::Relaxed) {
+                    return;
+                }
+                let arrived = Arc::clone(&arrived);
+                thread::spawn(move || serve(&stream, &arrived));
+            }
+        });
+        upstream
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it was asked since it was last asked for this, without `GET /ready`, by which a
+    /// proxy is found to be up.
+    pub fn take(&self) -> Vec<Arrived> {
+        std::mem::take(&mut *self.arrived.lock())
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::Relaxed);
+        // Wakes the listener, which then sees that it is over.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn serve(stream: &TcpStream, arrived: &Mutex<Vec<Arrived>>) {
+    let mut reader = BufReader::new(stream);
+    while let Some(request) = read(&mut reader) {
+        let tokens = header(&request, "x-spend").map(|tokens| format!("x-tokens: {tokens}\r\n"));
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n{}\r\n{}",
+            tokens.unwrap_or_default(),
+            if request.asked.starts_with("HEAD ") {
+                ""
+            } else {
+                "backend"
+            }
+        );
+        if request.asked != "GET /ready" {
+            arrived.lock().push(request);
+        }
+        if (&*stream).write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn header<'a>(request: &'a Arrived, name: &str) -> Option<&'a str> {
+    let found = request.headers.iter().find(|(known, _)| known == name);
+    found.map(|(_, value)| &**value)
+}
+
+fn read(reader: &mut BufReader<&TcpStream>) -> Option<Arrived> {
+    let mut lines = reader.by_ref().lines().map_while(Result::ok);
+    let first = lines.next()?;
+    let asked = first.rsplit_once(' ')?.0.to_owned();
+    let headers = lines.take_while(|line| !line.is_empty());
+    let headers = headers
+        .filter_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.to_ascii_lowercase(), value.trim().to_owned()))
+        })
+        .collect();
+    let mut request = Arrived {
+        asked,
+        headers,
+        body: String::new(),
+    };
+    let length =
+        header(&request, "content-length").map_or(Some(0), |length| length.parse().ok())?;
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    request.body = String::from_utf8(body).ok()?;
+    Some(request)
+}
