@@ -43,6 +43,9 @@ const TOKENS: &[&[u8]] = &[
     b"\xff",
     b"\xef\xbb\xbf",
     b"/",
+    b"0.5",
+];
+const OF_RULES: &[&[u8]] = &[
     b"rate: ",
     b"by: ",
     b"burst ",
@@ -54,7 +57,19 @@ const TOKENS: &[&[u8]] = &[
     b"algorithm: ",
     b"overrides: ",
     b"99999999d",
-    b"0.5",
+];
+const OF_DESCRIPTORS: &[&[u8]] = &[
+    b"key: ",
+    b"value: ",
+    b"rate_limit: ",
+    b"unit: ",
+    b"requests_per_unit: ",
+    b"descriptors:\n",
+    b"unlimited: true",
+    b"shadow_mode: true",
+    b"replaces: ",
+    b"domain: ",
+    b"share_threshold: true",
 ];
 const NESTS: &[(&[u8], &[u8])] = &[
     (b"[", b"]"),
@@ -63,6 +78,7 @@ const NESTS: &[(&[u8], &[u8])] = &[
     (b"\n ", b""),
     (b"&a [*a, ", b"]"),
     (b"any: [", b"]"),
+    (b"descriptors: [{key: a, ", b"}]"),
 ];
 
 fn texts(folder: &str) -> Vec<Vec<u8>> {
@@ -76,9 +92,10 @@ fn texts(folder: &str) -> Vec<Vec<u8>> {
 }
 
 /// Bad files as well: their faults lead where good ones never come.
-fn corpus() -> Vec<Vec<u8>> {
-    let good = [texts("tests/fixtures/rules/good"), texts("examples")].concat();
-    let mut all = texts("tests/fixtures/rules/bad");
+fn corpus(good: &[&str], bad: &str) -> Vec<Vec<u8>> {
+    let good = good.iter().flat_map(|folder| texts(folder));
+    let good: Vec<_> = good.collect();
+    let mut all = texts(bad);
     all.extend(vec![good; 10].concat());
     all.retain(|text| text.len() < 2_000);
     all
@@ -108,22 +125,37 @@ fn holds(text: &[u8]) {
     let now = Nanos::from_secs(1_800_000_000);
     let (told, told_again) = (set.explain(&request, now), again.explain(&request, now));
     assert_eq!(format!("{told:?}"), format!("{told_again:?}"));
+    let listing = |set: &RuleSet| set.listing_of_limits().to_string();
+    assert_eq!(listing(&set), listing(&again));
 }
 
-#[test]
-fn no_rules_file_panics_takes_long_or_is_read_in_two_ways() {
-    let corpus = corpus();
+fn attack(parser: &str, inputs: u32, corpus: &[Vec<u8>], tokens: &[&[u8]]) {
     let good: Vec<&[u8]> = corpus.iter().map(Vec::as_slice).collect();
+    let tokens = [TOKENS, tokens].concat();
     let attack = Attack {
-        parser: "rules",
+        parser,
         seed: 0x7275_6c65,
-        inputs: inputs::RULES,
+        inputs,
         good: &good,
-        tokens: TOKENS,
+        tokens: &tokens,
         nests: NESTS,
         numbers: Numbers::Digits,
         longest: 8_000,
     };
     let outcome = attack.run(|text| read(text).is_some(), holds);
-    println!("{outcome:?}");
+    eprintln!("{parser}: {outcome:?}");
+}
+
+#[test]
+fn no_rules_file_panics_takes_long_or_is_read_in_two_ways() {
+    let good = ["tests/fixtures/rules/good", "examples"];
+    let corpus = corpus(&good, "tests/fixtures/rules/bad");
+    attack("rules", inputs::RULES, &corpus, OF_RULES);
+}
+
+#[test]
+fn no_file_of_descriptors_panics_takes_long_or_is_read_in_two_ways() {
+    let good = ["tests/fixtures/descriptors/good"];
+    let corpus = corpus(&good, "tests/fixtures/descriptors/bad");
+    attack("descriptors", inputs::DESCRIPTORS, &corpus, OF_DESCRIPTORS);
 }

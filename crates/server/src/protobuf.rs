@@ -273,6 +273,9 @@ impl<'v> Writer<'v> {
 }
 
 #[cfg(test)]
+mod mutations;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{debug, error};
 
 use crate::address::Place;
+use crate::net::fair::Fair;
 use crate::net::outgoing::Outgoing;
 use crate::net::watch::{self, Activity, Guards, Keeping};
 
@@ -81,7 +82,7 @@ where
     let requests = Arc::clone(&shared);
     let service = service_fn(move |request| answer(Arc::clone(&requests), request));
     let builder = builder(shared.handler.speaks());
-    let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+    let connection = pin!(builder.serve_connection(TokioIo::new(Fair(io)), service));
     let ended = watch::over(
         connection,
         Connection::graceful_shutdown,

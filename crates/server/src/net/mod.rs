@@ -19,6 +19,7 @@
 pub(crate) mod body;
 mod client_names;
 pub(crate) mod connection;
+mod fair;
 pub(crate) mod listener;
 pub(crate) mod outgoing;
 pub(crate) mod peers;

@@ -35,9 +35,14 @@ pub(crate) struct Called {
 impl Caller {
     /// Over the listener's address or its socket.
     pub(crate) async fn connect(server: &Server) -> Self {
-        match server.grpc.strip_prefix("unix:") {
+        Caller::connect_to(&server.grpc).await
+    }
+
+    /// The same, without a server at hand.
+    pub(crate) async fn connect_to(address: &str) -> Self {
+        match address.strip_prefix("unix:") {
             Some(path) => Caller::over(UnixStream::connect(path).await.unwrap()).await,
-            None => Caller::over(TcpStream::connect(&server.grpc).await.unwrap()).await,
+            None => Caller::over(TcpStream::connect(address).await.unwrap()).await,
         }
     }
 

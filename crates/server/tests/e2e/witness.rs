@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::grpc::{Caller, OK, request};
 use crate::http::{Client, ask};
 use crate::server::{Server, wait_for};
 
@@ -49,6 +50,25 @@ impl Witness {
                 _ => kept.post("/v1/check", &body),
             };
             assert_eq!(reply.status, 200, "{}", reply.body);
+        })
+    }
+
+    /// Calls on the gRPC port, in the same way.
+    pub(crate) fn of_grpc(server: &Server) -> Self {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().build().unwrap();
+        let (address, asked) = (server.grpc.clone(), request("shop", &[&[("a", "b")]]));
+        let mut kept = runtime.block_on(Caller::connect_to(&address));
+        let mut turn = 0;
+        Witness::asking(move || {
+            turn += 1;
+            let answer = runtime.block_on(async {
+                if turn % 8 == 0 {
+                    kept = Caller::connect_to(&address).await;
+                }
+                kept.ask(&asked).await
+            });
+            assert_eq!(answer.overall_code, OK);
         })
     }
 

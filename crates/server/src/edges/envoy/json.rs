@@ -184,4 +184,6 @@ fn narrow(value: &Value) -> Result<u32, Fault> {
 }
 
 #[cfg(test)]
+mod mutations;
+#[cfg(test)]
 mod tests;

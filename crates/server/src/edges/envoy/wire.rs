@@ -127,6 +127,7 @@ fn descriptor(field: Field<'_>, at: usize) -> Result<(Descriptor<'_>, OwnHits), 
         hits: Hits::Nothing,
     };
     let mut hits = OwnHits::default();
+    let mut own: Option<Override> = None;
     for field in field.message()? {
         let field = field?;
         match field.number {
@@ -136,12 +137,14 @@ fn descriptor(field: Field<'_>, at: usize) -> Result<(Descriptor<'_>, OwnHits), 
                 }
                 descriptor.entries.push(entry(field)?);
             }
-            2 => descriptor.own = Some(own_limit(field, at)?),
-            3 => hits.addend = Some(wrapped(field)?),
+            // A message that comes twice is one, and what the second says last counts.
+            2 => own.get_or_insert_default().read(field)?,
+            3 => wrapped(field, hits.addend.get_or_insert_default())?,
             4 => hits.is_negative = field.bool()?,
             _ => {} // of a newer protocol
         }
     }
+    descriptor.own = own.map(|own| own.limit(at)).transpose()?;
     Ok((descriptor, hits))
 }
 
@@ -158,34 +161,47 @@ fn entry(field: Field<'_>) -> Result<(&str, &str), Fault> {
     Ok((key, value))
 }
 
-fn own_limit(field: Field<'_>, descriptor: usize) -> Result<OwnLimit, Fault> {
-    let (mut requests, mut number) = (0, 0);
-    for field in field.message()? {
-        let field = field?;
-        match field.number {
-            1 => requests = field.uint32()?,
-            2 => number = field.uint64()?,
-            _ => {}
-        }
-    }
-    let unit = unit(number).ok_or(Fault::NoSuchUnit {
-        descriptor,
-        unit: number,
-    })?;
-    Ok(OwnLimit { requests, unit })
+/// A limit of the caller's, as written.
+#[derive(Clone, Copy, Default)]
+struct Override {
+    requests: u32,
+    unit: u64,
 }
 
-/// The number in a `UInt64Value`.
-fn wrapped(field: Field<'_>) -> Result<u64, Fault> {
-    let mut number = 0;
+impl Override {
+    fn read(&mut self, field: Field<'_>) -> Result<(), Fault> {
+        for field in field.message()? {
+            let field = field?;
+            match field.number {
+                1 => self.requests = field.uint32()?,
+                2 => self.unit = field.uint64()?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn limit(self, descriptor: usize) -> Result<OwnLimit, Fault> {
+        let Override { requests, unit } = self;
+        match self::unit(unit) {
+            Some(unit) => Ok(OwnLimit { requests, unit }),
+            None => Err(Fault::NoSuchUnit { descriptor, unit }),
+        }
+    }
+}
+
+/// Reads the number in a `UInt64Value`.
+fn wrapped(field: Field<'_>, number: &mut u64) -> Result<(), Fault> {
     for field in field.message()? {
         let field = field?;
         if field.number == 1 {
-            number = field.uint64()?;
+            *number = field.uint64()?;
         }
     }
-    Ok(number)
+    Ok(())
 }
 
+#[cfg(test)]
+pub(super) mod mutations;
 #[cfg(test)]
 mod tests;

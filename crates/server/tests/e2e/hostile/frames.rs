@@ -117,7 +117,7 @@ pub(crate) fn stream(turn: u32) -> u32 {
     2 * turn + 1
 }
 
-/// The header block of a request: `POST` to a path.
+/// The header block of a request: `POST` to a path, as a caller by gRPC has it.
 pub(crate) fn post(path: &str) -> Vec<u8> {
     // From the table that every connection has: the method and the scheme.
     let mut block = vec![0x83, 0x86];
@@ -125,6 +125,7 @@ pub(crate) fn post(path: &str) -> Vec<u8> {
         block.extend([name, value.len() as u8]);
         block.extend(value.bytes());
     }
+    block.extend(literal("content-type", "application/grpc"));
     block
 }
 

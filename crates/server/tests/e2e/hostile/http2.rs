@@ -7,6 +7,8 @@ use super::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM, Raw,
     SETTINGS, WINDOW_UPDATE, frame, framed, literal, post, stream,
 };
+use crate::grpc::{SHOULD_RATE_LIMIT, framed as framed_message, request};
+use crate::http::ask;
 use crate::memory::most_held;
 use crate::server::Server;
 use crate::witness::Witness;
@@ -20,28 +22,52 @@ const ROUNDS: usize = 8;
 /// connections, of which some may not have been noticed to be gone.
 const MOST_HELD: u64 = 32 << 20;
 
-/// The doors that speak HTTP/2, and a path behind each.
-fn doors(server: &Server) -> Vec<(SocketAddr, &'static str)> {
-    vec![(server.http, "/v1/check")]
+/// A door that speaks HTTP/2.
+struct Door {
+    edge: &'static str,
+    address: SocketAddr,
+    path: &'static str,
+    body: Vec<u8>,
+    witness: fn(&Server) -> Witness,
+}
+
+fn doors(server: &Server) -> [Door; 2] {
+    [
+        Door {
+            edge: "http",
+            address: server.http,
+            path: "/v1/check",
+            body: ask("192.0.2.1", "/").into(),
+            witness: Witness::of_http,
+        },
+        Door {
+            edge: "grpc",
+            address: server.grpc.parse().unwrap(),
+            path: SHOULD_RATE_LIMIT,
+            body: framed_message(&request("shop", &[&[("a", "b")]])).to_vec(),
+            witness: Witness::of_grpc,
+        },
+    ]
 }
 
 /// Several attackers, each with one connection after another.
-fn withstand(name: &str, attack: impl Fn(&mut Raw, &str) + Sync) {
+fn withstand(name: &str, attack: impl Fn(&mut Raw, &Door) + Sync) {
     let server = Server::with(RULES, &["--idle", "600"]);
-    for (door, path) in doors(&server) {
-        let witness = Witness::of_http(&server);
+    for door in &doors(&server) {
+        let witness = (door.witness)(&server);
         witness.wait_for_answers(50);
         let before = most_held(&server);
         std::thread::scope(|scope| {
             for _ in 0..ATTACKERS {
                 scope.spawn(|| {
                     for _ in 0..ROUNDS {
-                        attack(&mut Raw::connect(door).unwrap(), path);
+                        attack(&mut Raw::connect(door.address).unwrap(), door);
                     }
                 });
             }
         });
-        witness.end(name);
+        let name = format!("{name} ({})", door.edge);
+        witness.end(&name);
         let held = most_held(&server) - before;
         eprintln!("{name} made it hold {} KiB", held >> 10);
         assert!(held <= MOST_HELD, "{name}: {held} bytes");
@@ -52,9 +78,9 @@ fn withstand(name: &str, attack: impl Fn(&mut Raw, &str) + Sync) {
 /// A stream is opened and reset at once, so that the number of open ones never reaches its bound.
 #[test]
 fn streams_that_are_reset_at_once() {
-    withstand("rapid reset", |raw, path| {
+    withstand("rapid reset", |raw, door| {
         raw.flood(20_000, |turn| {
-            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(path));
+            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(door.path));
             let reset = frame(RST_STREAM, 0, stream(turn), &[0, 0, 0, 8]);
             [open, reset].concat()
         });
@@ -64,10 +90,10 @@ fn streams_that_are_reset_at_once() {
 /// The same with requests that are whole: each is begun before it is given up.
 #[test]
 fn requests_that_are_given_up_at_once() {
-    withstand("requests given up", |raw, path| {
+    withstand("requests given up", |raw, door| {
         raw.flood(20_000, |turn| {
-            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(path));
-            let body = frame(DATA, END_STREAM, stream(turn), br#"{"attributes":{}}"#);
+            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(door.path));
+            let body = frame(DATA, END_STREAM, stream(turn), &door.body);
             let reset = frame(RST_STREAM, 0, stream(turn), &[0, 0, 0, 8]);
             [open, body, reset].concat()
         });
@@ -77,9 +103,9 @@ fn requests_that_are_given_up_at_once() {
 /// The server is made to reset streams itself, which costs it more than the client.
 #[test]
 fn streams_that_the_server_must_reset() {
-    withstand("resets provoked", |raw, path| {
+    withstand("resets provoked", |raw, door| {
         raw.flood(20_000, |turn| {
-            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(path));
+            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(door.path));
             // Nobody may add nothing to a window.
             let wrong = frame(WINDOW_UPDATE, 0, stream(turn), &[0; 4]);
             [open, wrong].concat()
@@ -91,8 +117,8 @@ fn streams_that_the_server_must_reset() {
 #[test]
 fn headers_that_go_on_and_on() {
     let piece = literal("x", &"y".repeat(120)).repeat(100);
-    withstand("continuations", |raw, path| {
-        let begin = frame(HEADERS, END_STREAM, 1, &post(path));
+    withstand("continuations", |raw, door| {
+        let begin = frame(HEADERS, END_STREAM, 1, &post(door.path));
         raw.send(&begin).unwrap();
         raw.flood(10_000, |_| frame(CONTINUATION, 0, 1, &piece));
     });
@@ -101,8 +127,8 @@ fn headers_that_go_on_and_on() {
 /// Pieces of a header with nothing in them take no room in any buffer, and do not end.
 #[test]
 fn headers_that_go_on_with_nothing() {
-    withstand("empty continuations", |raw, path| {
-        raw.send(&frame(HEADERS, END_STREAM, 1, &post(path)))
+    withstand("empty continuations", |raw, door| {
+        raw.send(&frame(HEADERS, END_STREAM, 1, &post(door.path)))
             .unwrap();
         raw.flood(200_000, |_| frame(CONTINUATION, 0, 1, b""));
     });
@@ -117,10 +143,10 @@ fn headers_that_unfold() {
         block.extend(value.bytes());
         block
     };
-    withstand("headers that unfold", |raw, path| {
+    withstand("headers that unfold", |raw, door| {
         raw.flood(2_000, |turn| {
             // 62 is what was remembered last.
-            let block = [post(path), remembered.clone(), vec![0x80 | 62; 8_000]].concat();
+            let block = [post(door.path), remembered.clone(), vec![0x80 | 62; 8_000]].concat();
             frame(HEADERS, END_HEADERS | END_STREAM, stream(turn), &block)
         });
     });
@@ -151,8 +177,8 @@ fn nothing_without_end() {
     withstand("unknown frames", |raw, _| {
         raw.flood(100_000, |_| frame(0xbe, 0xff, 0, &[1; 100]));
     });
-    withstand("empty data", |raw, path| {
-        raw.send(&frame(HEADERS, END_HEADERS, 1, &post(path)))
+    withstand("empty data", |raw, door| {
+        raw.send(&frame(HEADERS, END_HEADERS, 1, &post(door.path)))
             .unwrap();
         raw.flood(100_000, |_| frame(DATA, 0, 1, b""));
     });
@@ -161,12 +187,12 @@ fn nothing_without_end() {
 /// Windows that are too wide, or never open: what was asked waits, and is not kept for ever.
 #[test]
 fn windows_that_lie() {
-    withstand("windows that open by a byte", |raw, path| {
+    withstand("windows that open by a byte", |raw, door| {
         raw.send(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]))
             .unwrap();
         for turn in 0..100 {
-            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(path));
-            let body = frame(DATA, END_STREAM, stream(turn), br#"{"attributes":{}}"#);
+            let open = frame(HEADERS, END_HEADERS, stream(turn), &post(door.path));
+            let body = frame(DATA, END_STREAM, stream(turn), &door.body);
             if raw.send(&[open, body].concat()).is_err() {
                 return;
             }
@@ -201,9 +227,9 @@ fn what_breaks_the_protocol_is_told_why() {
         ),
     ];
     let server = Server::start(RULES);
-    for (door, _) in doors(&server) {
+    for door in doors(&server) {
         for (what, bytes) in &cases {
-            let mut raw = Raw::connect(door).unwrap();
+            let mut raw = Raw::connect(door.address).unwrap();
             raw.send(bytes).unwrap();
             let reason = raw.reason();
             // 0 would be an end without a fault.

@@ -1,0 +1,62 @@
+//! Hostile JSON: whatever the text, what is read of it is what the same message in bytes is read as.
+
+use super::*;
+use crate::edges::envoy::wire::mutations::written;
+use prost::Message;
+use tidegate_mutations::{Attack, Numbers, inputs};
+
+const GOOD: &[&[u8]] = &[
+    br#"{"domain":"shop","descriptors":[{"entries":[{"key":"a","value":"b"}]}]}"#,
+    br#"{"domain":"shop","hits_addend":"3","descriptors":[{"entries":[{"key":"a","value":"b"}],"limit":null},
+        {"limit":{"requests_per_unit":5.0,"unit":7},"hits_addend":7,"is_negative_hits":true}]}"#,
+    br#"{"domain":"s\u00e9","hitsAddend":1e3,"descriptors":[{"limit":{"requestsPerUnit":5,"unit":"WEEK"}},
+        {"entries":[{"key":"remote_address"},{"value":"\ud83d\ude00"}],"isNegativeHits":false}]}"#,
+];
+const TOKENS: &[&[u8]] = &[
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b"\"",
+    b":",
+    b",",
+    b"\\",
+    b"null",
+    b"true",
+    b"1e3",
+    b"-",
+    b".5",
+    b" ",
+    b"\0",
+    b"\xff",
+    b"\\ud800",
+    b"\"entries\":",
+    b"\"limit\":",
+    b"\"unit\":",
+    b"\"YEAR\"",
+    b"\"hitsAddend\":",
+];
+
+fn read(text: &[u8]) -> Option<Value> {
+    serde_json::from_slice(text).ok()
+}
+
+#[test]
+fn no_json_panics_takes_long_or_differs_from_its_bytes() {
+    let attack = Attack {
+        parser: "envoy json",
+        seed: 0x6a73_6f6e,
+        inputs: inputs::ENVOY_JSON,
+        good: GOOD,
+        tokens: TOKENS,
+        nests: &[(b"[", b"]"), (b"{\"a\":", b"}"), (b"\"", b"\"")],
+        numbers: Numbers::Digits,
+        longest: 8_000,
+    };
+    let accepts = |text: &[u8]| read(text).is_some_and(|value| asked(&value).is_ok());
+    attack.run(accepts, |text| {
+        let value = read(text).unwrap();
+        let bytes = written(&asked(&value).unwrap()).encode_to_vec();
+        assert_eq!(wire::asked(&bytes).unwrap(), asked(&value).unwrap());
+    });
+}

@@ -1,0 +1,121 @@
+//! Hostile requests: whatever the bytes, what is read is what others read, and can be written and read
+//! again.
+
+use super::*;
+use crate::edges::envoy::frame;
+use crate::edges::envoy::messages::{
+    Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+};
+use prost::Message;
+use tidegate_mutations::{Attack, Numbers, inputs};
+
+const TOKENS: &[&[u8]] = &[
+    b"\0",
+    b"\x80",
+    b"\xff",
+    b"\x08",
+    b"\x0a",
+    b"\x0b",
+    b"\x0d",
+    b"\x10",
+    b"\x12",
+    b"\x18",
+    b"\x1a",
+    b"\x20\x01",
+    b"\x1a\0",
+    b"\x12\0",
+    b"\x0a\x01k\x12\x01v",
+    b"\x12\x04\x08\x05\x10\x02",
+    b"\xc3\xa9",
+];
+
+/// A request as others would write it.
+pub(in super::super) fn written(asked: &Asked<'_>) -> RateLimitRequest {
+    let entry = |(key, value): &(&str, &str)| Entry {
+        key: (*key).to_owned(),
+        value: (*value).to_owned(),
+    };
+    let own = |limit: OwnLimit| RateLimitOverride {
+        requests_per_unit: limit.requests,
+        unit: unit_number(limit.unit).into(),
+    };
+    let descriptor = |descriptor: &Descriptor<'_>| RateLimitDescriptor {
+        entries: descriptor.entries.iter().map(entry).collect(),
+        limit: descriptor.own.map(own),
+        hits_addend: match descriptor.hits {
+            Hits::Asked(_) => None,
+            Hits::Nothing => Some(0),
+            Hits::Used(cost) | Hits::GivenBack(cost) => Some(cost.get()),
+        },
+        is_negative_hits: matches!(descriptor.hits, Hits::GivenBack(_)),
+    };
+    RateLimitRequest {
+        domain: asked.described.domain.to_owned(),
+        descriptors: asked.described.descriptors.iter().map(descriptor).collect(),
+        hits_addend: asked.hits_addend,
+    }
+}
+
+fn corpus() -> Vec<Vec<u8>> {
+    let entry = |key: &str, value: &str| Entry {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    };
+    let usual = RateLimitDescriptor {
+        entries: vec![entry("remote_address", "203.0.113.9"), entry("path", "/é")],
+        ..Default::default()
+    };
+    let own = RateLimitDescriptor {
+        entries: vec![entry("user", &"u".repeat(200))],
+        limit: Some(RateLimitOverride {
+            requests_per_unit: u32::MAX,
+            unit: 7,
+        }),
+        hits_addend: Some(u64::MAX),
+        is_negative_hits: true,
+    };
+    let nothing = RateLimitDescriptor {
+        hits_addend: Some(0),
+        ..Default::default()
+    };
+    let request = |descriptors: &[&RateLimitDescriptor], hits_addend| RateLimitRequest {
+        domain: "shop".to_owned(),
+        descriptors: descriptors.iter().map(|d| (*d).clone()).collect(),
+        hits_addend,
+    };
+    [
+        request(&[&usual], 0),
+        request(&[&usual, &own, &nothing], 3),
+        request(&[&own], u32::MAX),
+        request(&[&usual; 16], 1),
+    ]
+    .map(|request| request.encode_to_vec())
+    .to_vec()
+}
+
+#[test]
+fn no_request_panics_takes_long_or_is_read_in_two_ways() {
+    let corpus = corpus();
+    let good: Vec<&[u8]> = corpus.iter().map(Vec::as_slice).collect();
+    let attack = Attack {
+        parser: "envoy requests",
+        seed: 0x656e_766f,
+        inputs: inputs::ENVOY_REQUESTS,
+        good: &good,
+        tokens: TOKENS,
+        nests: &[],
+        numbers: Numbers::Bytes,
+        longest: 8_000,
+    };
+    let accepts = |message: &[u8]| {
+        // An envelope is five bytes of anything.
+        let _ = frame::message(message);
+        asked(message).is_ok()
+    };
+    attack.run(accepts, |message| {
+        let others = RateLimitRequest::decode(message).unwrap();
+        assert_eq!(asked(message).unwrap(), tests::expected(&others));
+        let again = written(&asked(message).unwrap()).encode_to_vec();
+        assert_eq!(asked(&again).unwrap(), asked(message).unwrap());
+    });
+}

@@ -1,0 +1,107 @@
+//! Keeps one connection from holding a thread: how much of it is read in one turn is bounded.
+//!
+//! The runtime counts reads, and a turn ends after 128 of them. But one read may bring thousands of
+//! frames, each of which is work, so a flood of them had turns of a tenth of a second, for which all
+//! others waited. Here a read counts as often as it brings [`SHARE`] bytes. Knows no protocol.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::coop;
+
+/// What one read may bring. A turn has 128 of them: 64 KiB, some thousands of the smallest frames.
+const SHARE: usize = 512;
+
+/// A connection that takes turns with others.
+pub(crate) struct Fair<I>(pub(crate) I);
+
+impl<I: AsyncRead + Unpin> AsyncRead for Fair<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.0).poll_read(cx, buffer))?;
+        for _ in 0..(buffer.filled().len() - before) / SHARE {
+            match coop::poll_proceed(cx) {
+                Poll::Ready(share) => share.made_progress(),
+                // The turn is over, and the next read will say so.
+                Poll::Pending => break,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Fair<I> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+
+    /// How much comes of a connection that always has more, before others have their turn.
+    async fn read_in_one_turn(
+        mut io: impl AsyncRead + Unpin + Send + 'static,
+        at_once: usize,
+    ) -> usize {
+        let turn = tokio::spawn(poll_fn(move |cx| {
+            let (mut bytes, mut read) = (vec![0; at_once], 0);
+            loop {
+                let mut buffer = ReadBuf::new(&mut bytes);
+                match Pin::new(&mut io).poll_read(cx, &mut buffer) {
+                    Poll::Ready(come) => come.unwrap(),
+                    Poll::Pending => return Poll::Ready(read),
+                }
+                read += buffer.filled().len();
+            }
+        }));
+        turn.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_turn_ends_by_bytes_as_well_as_by_reads() {
+        assert_eq!(
+            read_in_one_turn(tokio::io::repeat(7), 8 << 10).await,
+            1 << 20
+        );
+        let fair = || Fair(tokio::io::repeat(7));
+        let read = read_in_one_turn(fair(), 8 << 10).await;
+        assert!((56 << 10..=64 << 10).contains(&read), "{read}");
+        // A read larger than a turn is one all the same.
+        assert_eq!(read_in_one_turn(fair(), 1 << 20).await, 1 << 20);
+        // Small ones count once each, as ever.
+        assert_eq!(read_in_one_turn(fair(), 100).await, 128 * 100);
+    }
+}

@@ -1,0 +1,97 @@
+//! Hostile messages: whatever the bytes, fields lie inside them, and what was read can be written and
+//! read again.
+
+use super::*;
+use tidegate_mutations::{Attack, Numbers, inputs};
+
+/// Every kind of field, and messages in messages.
+const GOOD: &[&[u8]] = &[
+    b"\x08\x96\x01",
+    b"\x0a\x04shop\x12\x08\x0a\x06\x0a\x01a\x12\x01b",
+    b"\x09\x00\x00\x00\x00\x00\x00\xf8\xbf\x15\x01\x02\x03\x04",
+    b"\xfa\xff\xff\xff\x0f\x00\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+    b"\x12\x0f\x12\x0d\x12\x0b\x12\x09\x12\x07\x12\x05\x12\x03\x12\x01\x08",
+    b"",
+];
+const TOKENS: &[&[u8]] = &[
+    b"\0",
+    b"\x80",
+    b"\xff",
+    b"\x0a",
+    b"\x0b",
+    b"\x0c",
+    b"\x0d",
+    b"\x7f",
+    b"\x12\x80\x01",
+    b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02",
+];
+
+/// The fields of the message and of all that can be taken for messages in it.
+fn walk<'a>(fields: Fields<'a>, found: &mut Vec<Field<'a>>) -> Result<(), Malformed> {
+    for field in fields {
+        let field = field?;
+        found.push(field);
+        // What is text to one is a message to another; that it is none is no fault.
+        if let Ok(inner) = field.message() {
+            let _ = walk(inner, found);
+        }
+    }
+    Ok(())
+}
+
+fn rewritten(fields: Fields<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut writer = Writer::to(&mut out);
+    for field in fields.map(Result::unwrap) {
+        match field.value {
+            Value::Varint(number) => writer.uint(field.number, number),
+            Value::Fixed64(bits) => writer.double(field.number, f64::from_bits(bits)),
+            Value::Bytes(bytes) => writer.bytes(field.number, bytes),
+            // Nothing that we write has one.
+            Value::Fixed32(_) => {}
+        }
+    }
+    out
+}
+
+#[test]
+fn no_message_panics_takes_long_or_is_lost_in_writing() {
+    let attack = Attack {
+        parser: "protobuf",
+        seed: 0x7062,
+        inputs: inputs::PROTOBUF,
+        good: GOOD,
+        tokens: TOKENS,
+        nests: &[],
+        numbers: Numbers::Bytes,
+        longest: 2_000,
+    };
+    let accepts = |message: &[u8]| {
+        let mut found = Vec::new();
+        let read = walk(Fields::of(message), &mut found);
+        for field in &found {
+            if let Ok(bytes) = field.bytes() {
+                assert!(message.as_ptr_range().contains(&bytes.as_ptr()) || bytes.is_empty());
+                assert!(bytes.len() < message.len());
+            }
+            let _ = (field.text(), field.uint32(), field.bool(), field.double());
+        }
+        read.is_ok()
+    };
+    attack.run(accepts, |message| {
+        let written = rewritten(Fields::of(message));
+        let fixed32 = |field: &Field<'_>| matches!(field.value, Value::Fixed32(_));
+        let read = Fields::of(message).map(Result::unwrap);
+        let read: Vec<_> = read.filter(|field| !fixed32(field)).collect();
+        let again: Vec<_> = Fields::of(&written).map(Result::unwrap).collect();
+        // By bits: there are numbers that are not equal to themselves.
+        let bits = |fields: &[Field<'_>]| {
+            let bits = fields.iter().map(|field| match field.value {
+                Value::Fixed64(bits) => format!("{}: {bits:x}", field.number),
+                value => format!("{}: {value:?}", field.number),
+            });
+            bits.collect::<Vec<_>>()
+        };
+        assert_eq!(bits(&read), bits(&again));
+    });
+}
