@@ -60,7 +60,7 @@ impl Target {
             let http = format!("127.0.0.1:{port}");
             let rules = rules.to_string_lossy();
             [
-                "serve", "--rules", &rules, "--http", &http, "--admin", "off",
+                "serve", "--rules", &rules, "--http", &http, "--grpc", "off", "--admin", "off",
             ]
             .map(str::to_owned)
             .into()

@@ -2,9 +2,13 @@
 //! is told about each. How limits are found for descriptors is the rules' business, what they are charged
 //! the engine's; bytes are the edge's.
 
+mod metadata;
+
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
-use crate::rules::Metadata;
+pub use self::metadata::Metadata;
 use crate::units::{Cost, Nanos};
 
 /// A request as Envoy describes it.
@@ -94,6 +98,23 @@ impl Unit {
         }
     }
 
+    /// The unit that a file calls `name`, in letters of any case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|known| known.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The unit that is so long.
+    pub fn of_length(length: Nanos) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.length() == length)
+    }
+
+    /// How long the window that holds `at` goes on.
+    pub const fn left_at(self, at: Nanos) -> Nanos {
+        let length = self.length().get();
+        Nanos::new(length - at.get() % length)
+    }
+
     /// Its length.
     pub const fn length(self) -> Nanos {
         const DAY: u64 = 86_400;
@@ -149,6 +170,30 @@ pub struct Status<'r> {
     pub quota: bool,
     /// What its rule wants to be told along.
     pub metadata: Option<&'r Metadata>,
+    /// What was used of its limit before, at most all of it.
+    pub used_before: u32,
+    /// What the reference service counts it under, as written: the path of its node, or one with
+    /// values of the request in it. Those a caller chooses, so their number is for the edge to bound;
+    /// the text is at most [`MOST_STATS_BYTES`] long. None without a limit.
+    pub stats: Option<Cow<'r, str>>,
+}
+
+/// The longest text under which a status is counted that has values of the request in it.
+pub const MOST_STATS_BYTES: usize = 256;
+
+impl Status<'_> {
+    /// What a descriptor without a limit is told.
+    pub const FREE: Status<'static> = Status {
+        over: false,
+        watched_over: false,
+        limit: None,
+        remaining: 0,
+        reset_after: None,
+        quota: false,
+        metadata: None,
+        used_before: 0,
+        stats: None,
+    };
 }
 
 /// The limit a descriptor is told of.

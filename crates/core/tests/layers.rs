@@ -6,17 +6,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each room and the rooms it may use.
-const MAY_USE: [(&str, &[&str]); 10] = [
+const MAY_USE: [(&str, &[&str]); 11] = [
     ("units", &[]),
     ("siphash", &[]),
     ("subject", &["siphash"]),
     ("algorithms", &["units"]),
     ("request", &["units"]),
+    ("described", &["units"]),
     ("store", &["units", "subject", "algorithms"]),
     ("invariants", &["units", "algorithms"]),
     (
         "rules",
-        &["units", "subject", "algorithms", "store", "request"],
+        &[
+            "units",
+            "subject",
+            "algorithms",
+            "store",
+            "request",
+            "described",
+        ],
     ),
     (
         "engine",
@@ -26,6 +34,7 @@ const MAY_USE: [(&str, &[&str]); 10] = [
             "algorithms",
             "store",
             "request",
+            "described",
             "rules",
         ],
     ),

@@ -1,4 +1,5 @@
-//! Rules files that are good and rules files that are bad, each beside the words it must give.
+//! Files that are good and files that are bad, of rules and of descriptors, each beside the words it must
+//! give.
 //!
 //! `UPDATE=1 cargo test -p tidegate-core --test rules_fixtures` writes the words anew.
 #![allow(clippy::unwrap_used)]
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tidegate_core::rules::{SourceFile, lint, parse};
 
 fn fixtures(kind: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/rules");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
     let files = fs::read_dir(folder.join(kind)).unwrap();
     let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|end| end == "yaml"));
@@ -34,7 +35,7 @@ fn compare(file: &Path, said: &str, differences: &mut String) {
 #[test]
 fn every_bad_file_is_refused_word_for_word() {
     let mut differences = String::new();
-    for file in fixtures("bad") {
+    for file in [fixtures("rules/bad"), fixtures("descriptors/bad")].concat() {
         let text = fs::read_to_string(&file).unwrap();
         let source = SourceFile {
             name: "rules.yaml",
@@ -55,7 +56,7 @@ fn every_bad_file_is_refused_word_for_word() {
 #[test]
 fn every_good_file_is_taken_and_warned_about_word_for_word() {
     let mut differences = String::new();
-    for file in fixtures("good") {
+    for file in fixtures("rules/good") {
         let text = fs::read_to_string(&file).unwrap();
         let source = SourceFile {
             name: "rules.yaml",
@@ -67,6 +68,23 @@ fn every_good_file_is_taken_and_warned_about_word_for_word() {
             .map(|warning| format!("{warning}\n"))
             .collect();
         compare(&file, &warnings, &mut differences);
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
+#[test]
+fn every_good_file_of_descriptors_lists_its_limits_word_for_word() {
+    let mut differences = String::new();
+    for file in fixtures("descriptors/good") {
+        let text = fs::read_to_string(&file).unwrap();
+        let source = SourceFile {
+            name: "rules.yaml",
+            text: &text,
+        };
+        let set = parse(&[source]).unwrap_or_else(|faults| panic!("{}\n{faults}", file.display()));
+        assert_eq!(lint(&set), [], "{}", file.display());
+        let listing = set.listing_of_limits().to_string();
+        compare(&file, &listing, &mut differences);
     }
     assert!(differences.is_empty(), "{differences}");
 }

@@ -13,6 +13,9 @@ use tidegate_core::store::Abilities;
 use tidegate_core::units::Nanos;
 
 use crate::address::Address;
+use crate::edges::envoy::{EnvoyOptions, LimitHeaders};
+use crate::net::connection::Age;
+use crate::net::tls::Files;
 use crate::store_choice::{NoSuchStore, StoreChoice, StoreUrl};
 
 /// One layer of settings. The same names as flags, as `TIDEGATE_*`, and in the file.
@@ -65,6 +68,50 @@ pub(crate) struct Layer {
     /// Where to answer checks: host:port, unix:path or off [default: 127.0.0.1:8080]
     #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
     pub(crate) http: Option<Address>,
+
+    /// Where to answer Envoy, by gRPC: host:port, unix:path or off [default: 127.0.0.1:8081]
+    #[arg(long, env = "TIDEGATE_GRPC", value_name = "ADDR")]
+    pub(crate) grpc: Option<Address>,
+
+    /// Seconds after which a gRPC connection is asked to close, so that clients spread over servers
+    /// that came later; up to a tenth more or less. 0: never [default: 86400]
+    #[arg(long, env = "TIDEGATE_GRPC_MAX_AGE", value_name = "SECS")]
+    pub(crate) grpc_max_age: Option<u64>,
+
+    /// Seconds that its calls in flight have to finish in then [default: 3600]
+    #[arg(long, env = "TIDEGATE_GRPC_MAX_AGE_GRACE", value_name = "SECS")]
+    pub(crate) grpc_max_age_grace: Option<u64>,
+
+    /// Certificate that `--grpc` shows, in PEM; with it the door is open for TLS only. Read again
+    /// when it changes
+    #[arg(long, env = "TIDEGATE_GRPC_CERT", value_name = "FILE")]
+    pub(crate) grpc_cert: Option<PathBuf>,
+
+    /// Its key, in PEM
+    #[arg(long, env = "TIDEGATE_GRPC_KEY", value_name = "FILE")]
+    pub(crate) grpc_key: Option<PathBuf>,
+
+    /// Authorities of which clients of `--grpc` must show a certificate, in PEM
+    #[arg(long, env = "TIDEGATE_GRPC_CLIENT_CA", value_name = "FILE")]
+    pub(crate) grpc_client_ca: Option<PathBuf>,
+
+    /// Names of which such a certificate must have one: host names, or URIs
+    #[arg(
+        long,
+        env = "TIDEGATE_GRPC_CLIENT_SAN",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub(crate) grpc_client_san: Option<Vec<String>>,
+
+    /// Which headers Envoy is asked to put on its answers: ours (RateLimit and its kin, Retry-After),
+    /// the three of the reference service, or none [default: ours]
+    #[arg(long, env = "TIDEGATE_ENVOY_HEADERS", value_enum)]
+    pub(crate) envoy_headers: Option<EnvoyHeaders>,
+
+    /// Give Envoy what it asked, and the metadata of its rules, as dynamic metadata
+    #[arg(long, env = "TIDEGATE_ENVOY_METADATA", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) envoy_metadata: Option<bool>,
 
     /// Where to show metrics and administer: host:port, unix:path or off [default: 127.0.0.1:8082]
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
@@ -149,6 +196,19 @@ pub(crate) enum Reset {
     Delta,
 }
 
+/// Headers that Envoy is asked to put on its answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EnvoyHeaders {
+    /// Those of the other edges.
+    #[default]
+    Ours,
+    /// Those of the reference service.
+    Reference,
+    /// None.
+    Off,
+}
+
 /// A number of bytes, written `512MiB`, `1GiB`, `64KiB` or plain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
@@ -165,6 +225,10 @@ pub(crate) struct Settings {
     pub(crate) store_budget: Duration,
     pub(crate) clock: Tolerance,
     pub(crate) http: Address,
+    pub(crate) grpc: Address,
+    pub(crate) grpc_age: Option<Age>,
+    pub(crate) grpc_tls: Option<Files>,
+    pub(crate) envoy: EnvoyOptions,
     pub(crate) admin: Address,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_hosts: Vec<String>,
@@ -209,8 +273,16 @@ pub(crate) enum BadConfig {
     #[error(transparent)]
     NoSuchStore(#[from] NoSuchStore),
     /// Nobody could reach it.
-    #[error("--http and --admin are both off, so nobody could ask anything; open one of them")]
+    #[error(
+        "--http, --grpc and --admin are all off, so nobody could ask anything; open one of them"
+    )]
     NothingOpen,
+    /// A certificate without a key, or clients that are to be known by certificates without TLS.
+    #[error("{given} needs {missing}; write both, or neither")]
+    HalfOfTls {
+        given: &'static str,
+        missing: &'static str,
+    },
     /// An alarm that would come before its warning.
     #[error(
         "--clock-alarm {alarm} is below --clock-warn {warn}, so nobody would be warned; write more"
@@ -258,6 +330,15 @@ impl Layer {
             clock_warn: self.clock_warn.or(below.clock_warn),
             clock_alarm: self.clock_alarm.or(below.clock_alarm),
             http: self.http.or(below.http),
+            grpc: self.grpc.or(below.grpc),
+            grpc_max_age: self.grpc_max_age.or(below.grpc_max_age),
+            grpc_max_age_grace: self.grpc_max_age_grace.or(below.grpc_max_age_grace),
+            grpc_cert: self.grpc_cert.or(below.grpc_cert),
+            grpc_key: self.grpc_key.or(below.grpc_key),
+            grpc_client_ca: self.grpc_client_ca.or(below.grpc_client_ca),
+            grpc_client_san: self.grpc_client_san.or(below.grpc_client_san),
+            envoy_headers: self.envoy_headers.or(below.envoy_headers),
+            envoy_metadata: self.envoy_metadata.or(below.envoy_metadata),
             admin: self.admin.or(below.admin),
             admin_token_file: self.admin_token_file.or(below.admin_token_file),
             admin_host: self.admin_host.or(below.admin_host),
@@ -278,12 +359,14 @@ impl Layer {
 
     /// Fills in the defaults. They are the design's; the reasons that are not obvious stand here.
     pub(crate) fn settle(self) -> Result<Settings, BadConfig> {
+        let grpc_tls = self.grpc_tls()?;
         let store = StoreChoice::of(self.store)?;
         let memory_cap = self.memory_cap.unwrap_or(Size(512 << 20));
         if memory_cap.0 < LEAST_MEMORY {
             return Err(BadConfig::TooLittleMemory);
         }
-        if self.http == Some(Address::Off) && self.admin == Some(Address::Off) {
+        let doors = [&self.http, &self.grpc, &self.admin];
+        if doors.into_iter().all(|door| *door == Some(Address::Off)) {
             return Err(BadConfig::NothingOpen);
         }
         let clock = tolerance(self.clock_warn, self.clock_alarm)?;
@@ -298,6 +381,14 @@ impl Layer {
             store_budget: Duration::from_millis(self.store_budget.unwrap_or(5).max(1)),
             clock,
             http: self.http.unwrap_or_else(|| loopback(8080)),
+            grpc: self.grpc.unwrap_or_else(|| loopback(8081)),
+            grpc_age: age(self.grpc_max_age, self.grpc_max_age_grace),
+            grpc_tls,
+            envoy: EnvoyOptions {
+                headers: self.envoy_headers.unwrap_or_default().names(),
+                dynamic_metadata: self.envoy_metadata.unwrap_or(false),
+                ..EnvoyOptions::default()
+            },
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
             admin_token_file: self.admin_token_file,
             admin_hosts: self.admin_host.unwrap_or_default(),
@@ -319,6 +410,40 @@ impl Layer {
     }
 }
 
+impl Layer {
+    /// The files of TLS on the gRPC door, if it is to have any.
+    fn grpc_tls(&self) -> Result<Option<Files>, BadConfig> {
+        let half = |given, missing| Err(BadConfig::HalfOfTls { given, missing });
+        match (&self.grpc_cert, &self.grpc_key) {
+            (Some(_), None) => half("--grpc-cert", "--grpc-key"),
+            (None, Some(_)) => half("--grpc-key", "--grpc-cert"),
+            (None, None) if self.grpc_client_ca.is_some() => {
+                half("--grpc-client-ca", "--grpc-cert")
+            }
+            _ if self.grpc_client_san.is_some() && self.grpc_client_ca.is_none() => {
+                half("--grpc-client-san", "--grpc-client-ca")
+            }
+            (None, None) => Ok(None),
+            (Some(certificate), Some(key)) => Ok(Some(Files {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_authorities: self.grpc_client_ca.clone(),
+                client_names: self.grpc_client_san.clone().unwrap_or_default(),
+            })),
+        }
+    }
+}
+
+/// How old a connection gets, both in seconds. The defaults are the reference service's: long enough
+/// to cost nothing, short enough that a fleet that grew is found within a day.
+fn age(most: Option<u64>, grace: Option<u64>) -> Option<Age> {
+    let most = most.unwrap_or(86_400);
+    (most > 0).then(|| Age {
+        most: Duration::from_secs(most),
+        grace: Duration::from_secs(grace.unwrap_or(3_600)),
+    })
+}
+
 /// What clocks may be apart, both in milliseconds.
 fn tolerance(warn: Option<u64>, alarm: Option<u64>) -> Result<Tolerance, BadConfig> {
     let warn = warn.unwrap_or(20);
@@ -330,6 +455,16 @@ fn tolerance(warn: Option<u64>, alarm: Option<u64>) -> Result<Tolerance, BadConf
         warn: Nanos::from_millis(warn),
         alarm: Nanos::from_millis(alarm),
     })
+}
+
+impl EnvoyHeaders {
+    fn names(self) -> LimitHeaders {
+        match self {
+            EnvoyHeaders::Ours => LimitHeaders::Ours,
+            EnvoyHeaders::Reference => LimitHeaders::Three(Box::default()),
+            EnvoyHeaders::Off => LimitHeaders::Off,
+        }
+    }
 }
 
 impl std::str::FromStr for Size {

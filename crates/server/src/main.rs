@@ -13,6 +13,7 @@ mod kept;
 mod live;
 mod logs;
 mod net;
+mod protobuf;
 mod roster;
 mod secret_file;
 mod service;

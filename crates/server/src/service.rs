@@ -1,6 +1,7 @@
 //! What every edge shares: the limiter, the numbers, the ids, and the line in the log for a denial.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
@@ -20,6 +21,7 @@ use tracing::{info, warn};
 use crate::counters::Counters;
 use crate::drain::Phase;
 use crate::edges::auth::wire::Reading;
+use crate::edges::envoy::EnvoyOptions;
 use crate::ids::{Id, Ids};
 use crate::logs::Shown;
 use crate::waiting::Waiting;
@@ -36,6 +38,10 @@ pub(crate) struct Service {
     pub(crate) reset: ResetStyle,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) reading: ArcSwapOption<Reading>,
+    pub(crate) envoy: EnvoyOptions,
+    /// Whether there are rules to decide described requests by: a service that starts without its
+    /// configuration has none until it is found.
+    pub(crate) configured: AtomicBool,
 }
 
 impl Service {
@@ -45,6 +51,11 @@ impl Service {
             true => Waiting::never(work),
             false => Waiting::perhaps(work),
         }
+    }
+
+    /// Whether there is anything to decide described requests by.
+    pub(crate) fn is_configured(&self) -> bool {
+        self.configured.load(Relaxed)
     }
 
     /// Decides one request, or only looks, and takes the time.

@@ -53,4 +53,4 @@ pub use throttle::{Throttle, ThrottleError};
 pub use tidegate_core::algorithms::{Retry, Verdict};
 pub use tidegate_core::engine::{Decision, Fate};
 pub use tidegate_core::request::{ApiKey, Request};
-pub use tidegate_core::{algorithms, engine, event, request, rules, store, units};
+pub use tidegate_core::{algorithms, described, engine, event, request, rules, store, units};

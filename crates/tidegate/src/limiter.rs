@@ -3,11 +3,12 @@
 //! A decision is made under one set of rules from beginning to end: a [`View`] holds it, and a reload
 //! in between changes only the next one. Observers are told afterwards and cannot change anything.
 
+mod described;
+
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tidegate_core::described::{Described, Manner, Status};
-use tidegate_core::engine::{self, Decision, Judged, Plan, Spent, Stance};
+use tidegate_core::engine::{self, Decision, Plan, Spent, Stance};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::request::{ApiKey, Request};
 use tidegate_core::rules::{Explanation, Listed, Rule};
@@ -221,34 +222,6 @@ impl<S: Store> View<'_, S> {
                 let outcome = self.limiter.store.peek(&plan.set).await?;
                 self.settled(&plan, &outcome, Spent::Nothing)
             }
-        })
-    }
-
-    /// Decides a request that Envoy describes: by the limits of its descriptors and by the rules that
-    /// apply to `request`, together.
-    ///
-    /// # Errors
-    /// When the store gave no answer.
-    pub async fn check_described<'v>(
-        &'v self,
-        request: Request<'v>,
-        described: &Described<'v>,
-        _manner: Manner,
-    ) -> Result<Judged<'v>, StoreError> {
-        let decision = self.check(request).await?;
-        let unmatched = |_: &_| Status {
-            over: false,
-            watched_over: false,
-            limit: None,
-            remaining: 0,
-            reset_after: None,
-            quota: false,
-            metadata: None,
-        };
-        Ok(Judged {
-            over: !decision.allowed(),
-            decision,
-            statuses: described.descriptors.iter().map(unmatched).collect(),
         })
     }
 

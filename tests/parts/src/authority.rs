@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use tempfile::TempDir;
 
 /// Signs certificates; all its files are gone when it is dropped.
@@ -39,19 +39,24 @@ impl Authority {
         self.folder.path().join("ca.pem")
     }
 
-    /// A certificate for `names`, which are hosts or addresses.
+    /// A certificate for `names`, which are hosts, addresses or URIs.
     pub fn sign(&self, names: &[&str]) -> Certificate {
         let key = KeyPair::generate().expect("a key");
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let file = |kind: &str| {
-            let name = format!("{}.{kind}.pem", names.join("_"));
+            let name = format!("{}.{kind}.pem", names.join("_").replace('/', "_"));
             self.folder.path().join(name)
         };
         let signed = Certificate {
             certificate: file("cert"),
             key: file("key"),
         };
-        let params = CertificateParams::new(names).expect("names");
+        let (uris, hosts) = names.into_iter().partition(|name| name.contains("://"));
+        let mut params = CertificateParams::new(hosts).expect("names");
+        for uri in Vec::<String>::into_iter(uris) {
+            let uri = uri.try_into().expect("a URI is ASCII");
+            params.subject_alt_names.push(SanType::URI(uri));
+        }
         let made = params.signed_by(&key, &self.issuer).expect("a certificate");
         fs::write(&signed.certificate, made.pem()).expect("a file");
         fs::write(&signed.key, key.serialize_pem()).expect("a file");

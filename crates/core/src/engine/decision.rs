@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::plan::Origin;
 use crate::algorithms::{Limit, Retry};
-use crate::rules::{Rule, RuleSet};
+use crate::rules::{Rule, RuleKind, RuleSet};
 use crate::store::{Reading, Role, Source};
 use crate::subject::Fingerprint;
 use crate::units::{Cost, Nanos};
@@ -40,6 +40,13 @@ pub(super) struct Report {
     pub(super) reading: Reading,
 }
 
+/// A limit that came with a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Brought {
+    pub(super) limit: Limit,
+    pub(super) written: Box<str>,
+}
+
 /// Why a request may pass or not. It keeps the rules it was decided by alive, so that a reload in
 /// between cannot make it lie.
 #[derive(Clone, Debug)]
@@ -55,6 +62,8 @@ pub struct Decision {
     /// Names the charge, once somebody asks for a receipt of it; nothing was charged without.
     pub(super) charge_id: Option<OnceLock<u128>>,
     pub(super) reports: SmallVec<[Report; 4]>,
+    /// What the rules that stand for limits of a request's own point to. Nearly always nothing.
+    pub(super) brought: Option<Box<[Brought]>>,
 }
 
 /// A report with the rule and rate it is about.
@@ -164,14 +173,24 @@ impl Decision {
     fn view(&self, report: &Report) -> LimitView<'_> {
         let position = report.origin.rule as usize;
         let rule = &self.rules.rules()[position];
-        let rates = rule.rates(report.origin.class);
         let rate = usize::from(report.origin.rate);
+        let (limit, written, several) = match &self.brought {
+            Some(brought) if rule.kind() == RuleKind::Brought => {
+                let brought = &brought[report.origin.class.0 as usize];
+                (&brought.limit, &*brought.written, false)
+            }
+            _ => {
+                let rates = rule.rates(report.origin.class);
+                let several = rates.limits().len() > 1;
+                (&rates.limits()[rate], rates.written(rate), several)
+            }
+        };
         LimitView {
             rule,
             position,
-            limit: &rates.limits()[rate],
-            written: rates.written(rate),
-            several: rates.limits().len() > 1,
+            limit,
+            written,
+            several,
             rate: report.origin.rate,
             role: report.role,
             subject: report.subject,

@@ -37,6 +37,7 @@ pub fn settle_listed(rules: Arc<RuleSet>, listed: Listed, client: u64, at: Nanos
         client,
         charge_id: None,
         reports: SmallVec::new(),
+        brought: None,
     }
 }
 
@@ -52,6 +53,7 @@ pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome, spent: Sp
         client: plan.client,
         charge_id: (spent == Spent::IfAdmitted && outcome.admitted).then(OnceLock::new),
         reports: SmallVec::new(),
+        brought: None,
     };
     // Made in their place: they are most of a decision.
     let reports = &mut decision.reports;
@@ -121,7 +123,7 @@ fn violated(report: &Report) -> Option<Retry> {
 /// Refused: the violated limit that keeps longest. Allowed: the one with room for the fewest more
 /// requests like this; of equals, the one that takes longest to have more. A quota that had no room
 /// did not decide.
-fn binding(reports: &[Report], admitted: bool) -> Option<usize> {
+pub(super) fn binding(reports: &[Report], admitted: bool) -> Option<usize> {
     if admitted {
         enforced(reports)
             .filter(|(_, report)| report.reading.verdict.allows())

@@ -27,6 +27,28 @@ pub(super) fn identify(
     Some(hasher.finish())
 }
 
+/// Counters of descriptors are apart from all others, whatever their entries are called.
+const DESCRIBED: &str = "tidegate/envoy";
+
+/// The subject of a descriptor: its domain and entries, with the patterns in `shared`, by entry, in
+/// place of values.
+pub(super) fn described(
+    key: &FingerprintKey,
+    domain: &str,
+    entries: &[(&str, &str)],
+    shared: &[(usize, &str)],
+) -> Fingerprint {
+    let mut hasher = key.subject(DESCRIBED);
+    hasher.part(domain.as_bytes());
+    for (i, (key, value)) in entries.iter().enumerate() {
+        let pattern = shared.iter().find(|(at, _)| *at == i);
+        let value = pattern.map_or(*value, |(_, pattern)| pattern);
+        hasher.part(key.as_bytes());
+        hasher.part(value.as_bytes());
+    }
+    hasher.finish()
+}
+
 /// A hash of who asks, by the best evidence there is: the key, the address, else all that was said.
 pub(super) fn client(request: &Request<'_>, key: &FingerprintKey) -> u64 {
     match (request.api_key, request.ip) {

@@ -7,20 +7,21 @@ use rustc_hash::FxHashMap;
 
 use super::SourceFile;
 use super::calendar::Calendar;
+use super::descriptors::{self, DomainForm};
+use super::dialect::Dialect;
 use super::fault::Faults;
 use super::head::{self, Defaults, Shared, TopSlots};
 use super::index::Index;
 use super::list_reader;
 use super::lists::List;
 use super::match_reader::MatchReader;
-use super::model::Rule;
+use super::model::{Rule, RuleKind};
 use super::rates_reader::RatesReader;
 use super::replaces;
 use super::rule_reader::{Read, RuleReader};
 use super::set::RuleSet;
 use super::slots::{Report, Slots};
 use super::yaml::{Children, Document, Kind, Node};
-use crate::store::Abilities;
 
 /// One file, read as YAML, and the fields at its top.
 struct File<'d> {
@@ -28,17 +29,37 @@ struct File<'d> {
     top: TopSlots<'d>,
 }
 
-pub(crate) fn compile(files: &[SourceFile<'_>], store: Abilities) -> Result<RuleSet, Faults> {
+/// Compiles files of either kind, and domains from elsewhere.
+pub(crate) fn compile(
+    files: &[SourceFile<'_>],
+    elsewhere: &[DomainForm],
+    dialect: Dialect,
+) -> Result<RuleSet, Faults> {
     let mut faults = Faults::default();
     let names: Vec<Arc<str>> = files.iter().map(|file| file.name.into()).collect();
+    if files.is_empty() && elsewhere.is_empty() {
+        report(&"rules".into(), &mut faults).fault(0, "there is no rules file; write one");
+    }
     let documents = read_documents(files, &names, &mut faults);
-    let files = read_tops(&documents, &mut faults);
+    let (described, native): (Vec<_>, Vec<_>) = documents
+        .iter()
+        .partition(|(_, document)| document.root().is_some_and(descriptors::is_of_this_kind));
+    let files = read_tops(&native, &mut faults);
+    let forms = read_forms(&described, elsewhere, &mut faults);
+    if forms.is_empty() {
+        refuse_no_rules(&files, &mut faults);
+    }
 
     let mut shared = Shared::default();
     for file in &files {
         shared.take(&file.top, &mut report(&file.name, &mut faults));
     }
-    let set = compile_files(&files, shared, store, &mut faults);
+    let mut set = compile_files(&files, shared, dialect, &mut faults);
+    set.descriptors = descriptors::compile(&forms, dialect, &mut set.rules, &mut faults);
+    name_described(&mut set, &mut faults);
+    if let (true, Some(name)) = (files.is_empty(), names.first()) {
+        set.source = Arc::clone(name);
+    }
     if faults.is_empty() {
         return Ok(set);
     }
@@ -61,9 +82,6 @@ fn read_documents<'a>(
     faults: &mut Faults,
 ) -> Vec<(Arc<str>, Document<'a>)> {
     let mut documents = Vec::with_capacity(files.len());
-    if files.is_empty() {
-        report(&"rules".into(), faults).fault(0, "there is no rules file; write one");
-    }
     for (file, name) in files.iter().zip(names) {
         match Document::read(file.text) {
             Ok(document) => documents.push((Arc::clone(name), document)),
@@ -73,7 +91,10 @@ fn read_documents<'a>(
     documents
 }
 
-fn read_tops<'d>(documents: &'d [(Arc<str>, Document<'_>)], faults: &mut Faults) -> Vec<File<'d>> {
+/// A file's name and what it holds.
+type Named<'a> = (Arc<str>, Document<'a>);
+
+fn read_tops<'d>(documents: &[&'d Named<'_>], faults: &mut Faults) -> Vec<File<'d>> {
     let mut files = Vec::with_capacity(documents.len());
     for (name, document) in documents {
         let report = &mut report(name, faults);
@@ -89,18 +110,36 @@ fn read_tops<'d>(documents: &'d [(Arc<str>, Document<'_>)], faults: &mut Faults)
             });
         }
     }
+    files
+}
+
+/// Reads the files of the reference service, before the domains that come from elsewhere.
+fn read_forms(
+    documents: &[&Named<'_>],
+    elsewhere: &[DomainForm],
+    faults: &mut Faults,
+) -> Vec<DomainForm> {
+    let mut forms = Vec::with_capacity(documents.len() + elsewhere.len());
+    for (name, document) in documents {
+        let root = document.root();
+        forms.extend(root.map(|root| descriptors::read(root, &mut report(name, faults))));
+    }
+    forms.extend_from_slice(elsewhere);
+    forms
+}
+
+fn refuse_no_rules(files: &[File<'_>], faults: &mut Faults) {
     if !files.is_empty() && files.iter().all(|file| file.top.rules.is_none()) {
         let message = "has no rules, so that everything would pass; write `rules:`, or `rules: []` \
                        if that is meant";
         report(&files[0].name, faults).fault(0, message);
     }
-    files
 }
 
 fn compile_files(
     files: &[File<'_>],
     shared: Shared,
-    store: Abilities,
+    dialect: Dialect,
     faults: &mut Faults,
 ) -> RuleSet {
     let identity = shared
@@ -118,7 +157,7 @@ fn compile_files(
             ipv6_prefix: identity.ipv6_prefix,
             known: FxHashMap::default(),
         },
-        store,
+        store: dialect.store,
         matches: MatchReader::new(identity.ipv6_prefix),
         subjects: FxHashMap::default(),
         units: FxHashMap::default(),
@@ -143,6 +182,7 @@ fn compile_files(
         index: Index::new(rules.iter().map(|rule| &rule.matching)),
         rules,
         by_name,
+        descriptors: descriptors::Descriptors::new(dialect.store.precision),
         allow,
         block,
         tiers,
@@ -208,4 +248,30 @@ fn name_rules(rules: &[Rule], faults: &mut Faults) -> FxHashMap<Box<str>, u32> {
         }
     }
     by_name
+}
+
+/// Names the rules of descriptors. As in the reference service two paths may read the same, and the
+/// first then has the name; but nothing may have that of a rule of ours.
+fn name_described(set: &mut RuleSet, faults: &mut Faults) {
+    for (at, rule) in (0_u32..).zip(&set.rules) {
+        if rule.kind == RuleKind::Match {
+            continue;
+        }
+        match set.by_name.entry(Box::from(rule.name.as_str())) {
+            Entry::Vacant(place) => {
+                place.insert(at);
+            }
+            Entry::Occupied(first) => {
+                let first = &set.rules[*first.get() as usize];
+                if first.kind != RuleKind::Match {
+                    continue;
+                }
+                let message = format!(
+                    "has a descriptor whose limit is called as the rule `{}` at {}; rename that rule",
+                    first.name, first.place
+                );
+                report(&rule.place.file, faults).fault(rule.place.line, message);
+            }
+        }
+    }
 }

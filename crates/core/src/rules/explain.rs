@@ -9,7 +9,7 @@ use super::condition::{Attribute, Condition};
 use super::fault::shown;
 use super::lists::{Entry, Listed};
 use super::matrix::Fit;
-use super::model::{By, Mode, Rule};
+use super::model::{By, Mode, Rule, RuleKind};
 use super::set::RuleSet;
 use super::subject::subject_text;
 use crate::algorithms::Algorithm;
@@ -70,6 +70,8 @@ pub enum Standing {
     Skipped,
     /// It says `mode: off`.
     Off,
+    /// Only descriptors lead to it, and attributes are none.
+    ByDescriptor,
 }
 
 /// One attribute of a subject.
@@ -119,6 +121,9 @@ fn view(rule: &Rule, standing: Standing, request: &Request<'_>) -> RuleView {
 
 /// Why a rule does not apply: the first reason, in the order people would look.
 fn absence(rule: &Rule, request: &Request<'_>) -> Standing {
+    if rule.kind != RuleKind::Match {
+        return Standing::ByDescriptor;
+    }
     if rule.mode == Mode::Off {
         return Standing::Off;
     }
@@ -281,6 +286,7 @@ impl fmt::Display for Standing {
             }
             Standing::Skipped => f.write_str(IF_SKIPPED),
             Standing::Off => f.write_str("does not apply: its mode is off"),
+            Standing::ByDescriptor => f.write_str("does not apply: only descriptors lead to it"),
         }
     }
 }

@@ -6,7 +6,7 @@
 mod reach;
 
 use super::fault::{Place, Warning};
-use super::model::{By, IfMissing, Mode, Rates, Rule};
+use super::model::{By, IfMissing, Mode, Rates, Rule, RuleKind};
 use super::set::RuleSet;
 use crate::algorithms::{Algorithm, MOST_ENTRIES};
 use crate::units::Nanos;
@@ -15,8 +15,9 @@ use crate::units::Nanos;
 pub fn lint(set: &RuleSet) -> Vec<Warning> {
     let mut warnings = Vec::new();
     whole_set(set, &mut warnings);
-    let guarded = set.rules().iter().any(limits_addresses);
-    for rule in set.rules() {
+    let native = |rule: &&Rule| rule.kind == RuleKind::Match;
+    let guarded = set.rules().iter().filter(native).any(limits_addresses);
+    for rule in set.rules().iter().filter(native) {
         let mut warn = |message: String| warnings.push(warning(rule, message));
         login_by_fixed_window(rule, &mut warn);
         large_log(rule, &mut warn);

@@ -1,13 +1,16 @@
 //! The rules: read, checked, indexed, matched, explained.
 //!
 //! [`parse`] takes the texts of one file or of a folder's files and gives a [`RuleSet`], or every
-//! [`Fault`] at once. A set never changes: a reload makes another. Nothing here reads a file or a
+//! [`Fault`] at once. Files of the Envoy reference service may lie among them: they have a `domain` at
+//! their top. A set never changes: a reload makes another. Nothing here reads a file or a
 //! clock, knows a store, or decides a request; the language is described in `docs/rules.md`.
 
 mod calendar;
 mod choices;
 mod compile;
 mod condition;
+mod descriptors;
+mod dialect;
 mod durability;
 mod explain;
 mod fault;
@@ -19,7 +22,6 @@ mod list_reader;
 mod lists;
 mod match_reader;
 mod matrix;
-mod metadata;
 mod model;
 mod net_text;
 mod nets;
@@ -36,20 +38,23 @@ mod uses;
 mod yaml;
 mod yaml_words;
 
+pub use descriptors::{DomainForm, LimitForm, Listing, NodeForm, stat_name};
+pub use dialect::Dialect;
 pub use explain::{Explanation, RuleView, Standing, SubjectPart};
 pub use fault::{Fault, Faults, Place, Warning};
 pub use lint::lint;
 pub use lists::{Entry, Listed};
 pub use matrix::Fit;
-pub use metadata::Metadata;
-pub use model::{Alternatives, By, Class, IfMissing, Mode, Rates, Rule};
+pub use model::{Alternatives, By, Class, IfMissing, Mode, Rates, Rule, RuleKind};
 pub use rate::{PerWindow, Rate, RateError, parse_rate};
 pub use schema::schema;
 pub use set::{Identity, RuleSet};
 pub use yaml::MOST_BYTES;
 
+pub(crate) use descriptors::{Domain, Found, counter_name, stats_key, window, written};
 pub(crate) use subject::{Value, subject_text, value_of};
 
+pub use crate::described::Metadata;
 use crate::store::Abilities;
 
 /// A rules file: its name as faults show it, and its text.
@@ -69,11 +74,23 @@ pub fn parse(files: &[SourceFile<'_>]) -> Result<RuleSet, Faults> {
     parse_for(files, Abilities::MEMORY)
 }
 
-/// The same for a store with other abilities.
+/// The same for a store with other abilities, or in another dialect.
 ///
 /// # Errors
 /// As [`parse`]; also a rate that this store cannot compute exactly, and a durability that it cannot
 /// give.
-pub fn parse_for(files: &[SourceFile<'_>], store: Abilities) -> Result<RuleSet, Faults> {
-    compile::compile(files, store)
+pub fn parse_for(files: &[SourceFile<'_>], dialect: impl Into<Dialect>) -> Result<RuleSet, Faults> {
+    compile::compile(files, &[], dialect.into())
+}
+
+/// The same, with domains from another source than files. There need be no file then.
+///
+/// # Errors
+/// As [`parse_for`]; what is wrong with the domains is told of their places.
+pub fn parse_with(
+    files: &[SourceFile<'_>],
+    domains: &[DomainForm],
+    dialect: impl Into<Dialect>,
+) -> Result<RuleSet, Faults> {
+    compile::compile(files, domains, dialect.into())
 }

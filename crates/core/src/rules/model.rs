@@ -17,6 +17,7 @@ use crate::units::Nanos;
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(crate) name: RuleName,
+    pub(crate) kind: RuleKind,
     pub(crate) place: Place,
     pub(crate) matching: Match,
     pub(crate) by: Arc<By>,
@@ -37,6 +38,18 @@ pub struct Rule {
     pub(crate) tiers: Box<[Class]>,
     /// By the text of the subject.
     pub(crate) overrides: FxHashMap<Box<str>, Class>,
+}
+
+/// How a request comes under a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum RuleKind {
+    /// By its attributes.
+    #[default]
+    Match,
+    /// By its descriptors: the rule is the limit of a node in a tree.
+    Descriptor,
+    /// By a limit that it brings along: the rule stands for all such limits of a domain.
+    Brought,
 }
 
 /// Which of a rule's sets of rates applies to a client.
@@ -144,7 +157,35 @@ pub enum Mode {
 }
 
 impl Rule {
-    /// Its unique name.
+    /// A rule that has a name, a place and rates, and all else as usual.
+    pub(crate) fn bare(name: RuleName, place: Place, rates: Arc<Rates>) -> Self {
+        Rule {
+            name,
+            kind: RuleKind::default(),
+            place,
+            matching: Match::default(),
+            by: Arc::new(By::Global),
+            if_missing: IfMissing::default(),
+            mode: Mode::default(),
+            unit: None,
+            terms: Terms::USUAL,
+            max_delay: None,
+            algorithm: Algorithm::FixedWindow,
+            stagger: false,
+            guard: Nanos::ZERO,
+            replaces: Box::default(),
+            rates: [rates].into(),
+            tiers: Box::default(),
+            overrides: FxHashMap::default(),
+        }
+    }
+
+    /// How a request comes under it.
+    pub fn kind(&self) -> RuleKind {
+        self.kind
+    }
+
+    /// Its name: unique among the rules that requests come under by their attributes.
     pub fn name(&self) -> &RuleName {
         &self.name
     }

@@ -11,7 +11,7 @@ use super::durability;
 use super::fault::shown;
 use super::head::Defaults;
 use super::match_reader::{MatchReader, attribute_name};
-use super::model::{By, Rule};
+use super::model::{By, Rule, RuleKind};
 use super::rate::Manner;
 use super::rates_reader::RatesReader;
 use super::slots::{Report, Slots, slots};
@@ -126,6 +126,7 @@ impl<'d> RuleReader<'d, '_> {
         read.replaces.extend(replaces(&slots, at, report));
         read.rules.push(Rule {
             name: RuleName::new(name?),
+            kind: RuleKind::Match,
             place,
             matching: matching.unwrap_or_default(),
             by: shown_by,

@@ -4,6 +4,7 @@ use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::descriptors::{Descriptors, Listing};
 use super::index::Index;
 use super::lists::{Entry, List, Listed};
 use super::model::Rule;
@@ -15,7 +16,9 @@ use crate::units::Nanos;
 pub struct RuleSet {
     pub(crate) rules: Vec<Rule>,
     pub(crate) by_name: FxHashMap<Box<str>, u32>,
+    /// Of those that requests come under by their attributes.
     pub(crate) index: Index,
+    pub(crate) descriptors: Descriptors,
     pub(crate) allow: List,
     pub(crate) block: List,
     pub(crate) tiers: Vec<Box<str>>,
@@ -44,7 +47,8 @@ impl Default for Identity {
 }
 
 impl RuleSet {
-    /// Every rule, in the order of the files.
+    /// Every rule, in the order of the files: first those that requests come under by their
+    /// attributes, then those by descriptors.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
@@ -113,6 +117,16 @@ impl RuleSet {
             Listed::Block { .. } => &self.block,
         };
         Some((listed, list.holds(request, now)?))
+    }
+
+    /// The names of the domains that descriptors may be of.
+    pub fn domains(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.descriptors.domains.iter().map(|domain| &*domain.name)
+    }
+
+    /// The limits of all domains, one per line, as the reference service lists them.
+    pub fn listing_of_limits(&self) -> Listing<'_> {
+        Listing(&self.descriptors)
     }
 
     /// The names of the tiers, least first.

@@ -115,6 +115,20 @@ impl<'d> Node<'d> {
         }
     }
 
+    /// The text of a scalar that was written without quotes, and so may mean a number or a yes.
+    pub(crate) fn plain(self) -> Option<&'d str> {
+        match self.document.nodes[self.at as usize].kind {
+            RawKind::Part { start, length } => {
+                let before = (start as usize).checked_sub(1);
+                let before = before.and_then(|at| self.document.source.as_bytes().get(at));
+                let quoted = matches!(before, Some(b'"' | b'\''));
+                (!quoted).then(|| self.document.part(start, length))
+            }
+            RawKind::Same { target } => Node { at: target, ..self }.plain(),
+            _ => None,
+        }
+    }
+
     fn children(self, end: u32) -> Children<'d> {
         Children {
             document: self.document,

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -22,12 +23,15 @@ use crate::data;
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
 use crate::edges::admin::serve::Admin;
+use crate::edges::envoy::serve::Envoy;
 use crate::edges::http::serve::Public;
 use crate::ids::Ids;
 use crate::kept::Kept;
 use crate::live::{self, Live};
 use crate::logs;
+use crate::net::connection::{Keeping, Speaks};
 use crate::net::listener::{Bounds, Ending, Listener};
+use crate::net::tls::Tls;
 use crate::secret_file;
 use crate::service::Service;
 use crate::sink;
@@ -129,7 +133,10 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let token_file = settings.admin_token_file.as_deref();
     let guard = Guard::new(&settings.admin, token_file, &settings.admin_hosts);
     let guard = guard.map_err(|error| Failure::Config(error.to_string()))?;
+    let tls = settings.grpc_tls.clone().map(Tls::open).transpose();
+    let tls = tls.map_err(|error| Failure::Config(format!("--grpc-cert: {error}")))?;
     let http = open("http", &settings.http).await?;
+    let grpc = open("grpc", &settings.grpc).await?;
     let admin = open("admin", &settings.admin).await?;
     let ending = || Ending {
         phase: drain.watch(),
@@ -139,7 +146,11 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let bounds = Bounds {
         connections: connections(&settings),
         per_peer: settings.max_connections_per_peer,
-        idle: settings.idle,
+        keeping: Keeping {
+            idle: settings.idle,
+            age: None,
+            speaks: Speaks::Http,
+        },
     };
     if let Some(listener) = admin {
         listener.for_owner_alone().map_err(system)?;
@@ -156,7 +167,22 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
             ..bounds
         };
         info!(edge = "admin", address = %listener.place(), "listening");
-        tokio::spawn(listener.serve(admin, bounds, ending(), metrics()));
+        tokio::spawn(listener.serve(admin, bounds, ending(), metrics(), None));
+    }
+    if let Some(listener) = grpc {
+        let bounds = Bounds {
+            keeping: Keeping {
+                age: settings.grpc_age,
+                speaks: Speaks::Http2,
+                ..bounds.keeping
+            },
+            ..bounds
+        };
+        let tls = tls.map(Arc::new);
+        tls.iter().for_each(Tls::follow);
+        info!(edge = "grpc", address = %listener.place(), tls = tls.is_some(), "listening");
+        let envoy = Envoy(Arc::clone(&service));
+        tokio::spawn(listener.serve(envoy, bounds, ending(), metrics(), tls));
     }
     if let Some(listener) = http {
         let place = listener.place();
@@ -164,7 +190,8 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         if settings.rules.is_none() {
             greet(&place);
         }
-        tokio::spawn(listener.serve(Public(Arc::clone(&service)), bounds, ending(), metrics()));
+        let public = Public(Arc::clone(&service));
+        tokio::spawn(listener.serve(public, bounds, ending(), metrics(), None));
     }
     tokio::spawn(keep_house(Arc::clone(&service)));
     let reload = || {
@@ -299,6 +326,8 @@ fn service(
         reset,
         phase: drain.watch(),
         reading: ArcSwapOption::empty(),
+        envoy: settings.envoy.clone(),
+        configured: AtomicBool::new(true),
     })
 }
 

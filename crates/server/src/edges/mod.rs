@@ -2,4 +2,5 @@
 
 pub(crate) mod admin;
 pub(crate) mod auth;
+pub(crate) mod envoy;
 pub(crate) mod http;

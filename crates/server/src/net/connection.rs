@@ -3,7 +3,8 @@
 //! Kept true: a panic while handling one request is answered and counted, and neither the connection
 //! nor the process ends by it; a connection on which nothing begins and nothing is under way for the
 //! idle time is closed, whatever it is doing meanwhile (sending nothing, trickling a header, not
-//! reading its answer). That watch is one timer per connection, not one per request.
+//! reading its answer). That watch is one timer per connection, not one per request. One that has
+//! reached its age is asked to close, and cut off when its grace has passed.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -12,14 +13,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http::{HeaderValue, Version, header};
 use hyper::body::Incoming;
+use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tidegate::observe::Metrics;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -35,6 +37,9 @@ use crate::net::peers::Seat;
 /// The idle time is counted in so many parts: a connection is asked to close when that many have
 /// passed since its last request, and cut off one part later. A request itself reads no clock.
 const QUARTERS: u32 = 4;
+
+/// Longer than any process runs.
+const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// An answer, whole.
 pub(crate) type Answer = Response<Outgoing>;
@@ -53,6 +58,45 @@ pub(crate) trait Handler: Clone + Send + Sync + 'static {
 
     /// Whether this peer speaks for others, and may have as many connections as there are.
     fn trusts(&self, peer: IpAddr) -> bool;
+}
+
+/// How connections are kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeping {
+    /// How long one may send nothing.
+    pub(crate) idle: Duration,
+    /// How old one gets, if there is an end to it.
+    pub(crate) age: Option<Age>,
+    /// What is spoken on it.
+    pub(crate) speaks: Speaks,
+}
+
+/// How old a connection gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Age {
+    /// Then it is asked to close; each a tenth sooner or later, so that not all come back at once.
+    pub(crate) most: Duration,
+    /// How long after that what is under way may take.
+    pub(crate) grace: Duration,
+}
+
+/// What is spoken on a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Speaks {
+    /// HTTP/1 or HTTP/2, as its first bytes say.
+    Http,
+    /// HTTP/2 only.
+    Http2,
+}
+
+impl Age {
+    /// How old this one gets.
+    fn drawn(self) -> Duration {
+        let mut chance = [128];
+        // Without randomness all of them are of the same age, which is bearable.
+        let _ = getrandom::fill(&mut chance);
+        self.most * (230 + u32::from(chance[0]) / 5) / 256
+    }
 }
 
 /// What a connection holds until it is finished.
@@ -96,8 +140,13 @@ struct Shared<H> {
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve<I, H>(io: I, peer: Place, handler: H, idle: Duration, mut guards: Guards)
-where
+pub(crate) async fn serve<I, H>(
+    io: I,
+    peer: Place,
+    handler: H,
+    keeping: Keeping,
+    mut guards: Guards,
+) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
@@ -115,10 +164,13 @@ where
     shared.activity.leaving.store(leaving, Relaxed);
     let requests = Arc::clone(&shared);
     let service = service_fn(move |request| answer(Arc::clone(&requests), request));
-    let builder = builder();
+    let idle = keeping.idle;
+    let builder = builder(keeping.speaks);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     let mut tick = pin!(sleep(idle / QUARTERS));
     let (mut begun_before, mut silent, mut closing) = (0, 0, false);
+    let mut aged = pin!(sleep(keeping.age.map_or(NEVER, Age::drawn)));
+    let mut old = false;
     loop {
         tokio::select! {
             biased;
@@ -141,6 +193,12 @@ where
                 begun_before = begun;
                 tick.as_mut().reset(Instant::now() + idle / QUARTERS);
             }
+            () = aged.as_mut() => {
+                let Some(age) = keeping.age.filter(|_| !old) else { break };
+                old = true;
+                connection.as_mut().graceful_shutdown();
+                aged.as_mut().reset(Instant::now() + age.grace);
+            }
             changed = guards.phase.changed(), if !closing => {
                 shared.activity.leaving.store(true, Relaxed);
                 closing = changed.is_err() || *guards.phase.borrow_and_update() == Phase::Closing;
@@ -153,8 +211,11 @@ where
     metrics.connections.dec();
 }
 
-fn builder() -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn builder(speaks: Speaks) -> Builder<AtOnce> {
+    let mut builder = match speaks {
+        Speaks::Http => Builder::new(AtOnce),
+        Speaks::Http2 => Builder::new(AtOnce).http2_only(),
+    };
     builder.http1().max_buf_size(32 << 10);
     builder
         .http2()
@@ -165,6 +226,22 @@ fn builder() -> Builder<TokioExecutor> {
         .initial_connection_window_size(1 << 20)
         .max_send_buf_size(64 << 10);
     builder
+}
+
+/// Does the work of an HTTP/2 stream where it stands as far as it goes. Only what has to wait becomes
+/// a task, which costs more than most decisions.
+#[derive(Clone, Copy)]
+struct AtOnce;
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for AtOnce {
+    fn execute(&self, work: F) {
+        let mut work = Box::pin(work);
+        // Whoever is told to wake is nobody: a task asks again.
+        let mut nobody = Context::from_waker(Waker::noop());
+        if work.as_mut().poll(&mut nobody).is_pending() {
+            tokio::spawn(work);
+        }
+    }
 }
 
 async fn answer<H: Handler>(
@@ -214,6 +291,9 @@ mod tests {
         async fn handle(&self, _: &Place, request: Request<Incoming>) -> Answer {
             tokio::task::yield_now().await;
             assert!(request.uri().path() != "/panic", "on purpose");
+            if request.uri().path() == "/stuck" {
+                std::future::pending::<()>().await;
+            }
             Response::new(Bytes::from("fine").into())
         }
 
@@ -236,6 +316,10 @@ mod tests {
     }
 
     fn served() -> Served {
+        served_until(None)
+    }
+
+    fn served_until(age: Option<Age>) -> Served {
         let (client, server) = tokio::io::duplex(4096);
         let metrics = Arc::new(Metrics::default());
         let phase = watch::Sender::new(Phase::Serving);
@@ -248,8 +332,12 @@ mod tests {
             metrics: Arc::clone(&metrics),
         };
         let peer = Place::Unix("test".into());
-        let idle = Duration::from_secs(60);
-        let done = tokio::spawn(serve(server, peer, Fragile, idle, guards));
+        let keeping = Keeping {
+            idle: Duration::from_secs(60),
+            age,
+            speaks: Speaks::Http,
+        };
+        let done = tokio::spawn(serve(server, peer, Fragile, keeping, guards));
         Served {
             client,
             metrics,
@@ -314,6 +402,36 @@ mod tests {
         );
         assert_eq!(served.metrics.connections_timed_out.get(), 1);
         assert_eq!(served.metrics.connections.get(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_old_is_asked_to_close_however_busy() {
+        let mut served = served_until(Some(Age {
+            most: Duration::from_secs(100),
+            grace: Duration::from_secs(10),
+        }));
+        let begun = Instant::now();
+        while !served.done.is_finished() {
+            ask(&mut served.client, "/").await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let age = begun.elapsed().as_secs();
+        assert!((89..=112).contains(&age), "{age}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_old_is_cut_off_when_its_grace_has_passed() {
+        let mut served = served_until(Some(Age {
+            most: Duration::from_secs(20),
+            grace: Duration::from_secs(10),
+        }));
+        // A body that never comes keeps the request under way.
+        let head = b"POST /stuck HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n";
+        served.client.write_all(head).await.unwrap();
+        let begun = Instant::now();
+        (&mut served.done).await.unwrap();
+        let age = begun.elapsed().as_secs();
+        assert!((27..=33).contains(&age), "{age}");
     }
 
     #[tokio::test]

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::observe::Metrics;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
-use super::connection::{self, Handler};
+use super::connection::{self, Handler, Keeping};
 use super::peers::Peers;
+use super::tls::Tls;
 use crate::address::{Address, Place};
 use crate::drain::Phase;
 
@@ -40,8 +42,8 @@ pub(crate) struct Bounds {
     pub(crate) connections: usize,
     /// Connections at once of one peer.
     pub(crate) per_peer: usize,
-    /// How long one may send nothing.
-    pub(crate) idle: Duration,
+    /// How each is kept.
+    pub(crate) keeping: Keeping,
 }
 
 /// How a listener hears of the end, and shows that it is not there yet.
@@ -91,13 +93,14 @@ impl Listener {
         }
     }
 
-    /// Serves until the end.
+    /// Serves until the end, in the open or only to those who speak `tls`.
     pub(crate) async fn serve<H: Handler>(
         self,
         handler: H,
         bounds: Bounds,
         mut ending: Ending,
         metrics: Arc<Metrics>,
+        tls: Option<Arc<Tls>>,
     ) {
         let room = Arc::new(Semaphore::new(bounds.connections));
         let peers = Peers::of_at_most(bounds.per_peer);
@@ -114,7 +117,7 @@ impl Listener {
                 metrics: Arc::clone(&metrics),
             };
             let accepted = tokio::select! {
-                accepted = self.accept(handler.clone(), bounds.idle, guards, &peers) => accepted,
+                accepted = self.accept(handler.clone(), bounds.keeping, guards, &peers, &tls) => accepted,
                 () = closing(&mut ending.phase) => break,
             };
             if let Err(error) = accepted {
@@ -136,9 +139,10 @@ impl Listener {
     async fn accept<H: Handler>(
         &self,
         handler: H,
-        idle: Duration,
+        keeping: Keeping,
         mut guards: connection::Guards,
         peers: &Arc<Peers>,
+        tls: &Option<Arc<Tls>>,
     ) -> io::Result<()> {
         match self {
             Listener::Tcp(listener, _) => {
@@ -151,16 +155,45 @@ impl Listener {
                     }
                 }
                 stream.set_nodelay(true)?;
-                let served = connection::serve(stream, Place::Tcp(peer), handler, idle, guards);
-                tokio::spawn(served);
+                let peer = Place::Tcp(peer);
+                tokio::spawn(welcome(stream, peer, handler, keeping, guards, tls.clone()));
             }
             Listener::Unix(listener, path) => {
                 let (stream, _) = listener.accept().await?;
                 let peer = Place::Unix(path.clone());
-                tokio::spawn(connection::serve(stream, peer, handler, idle, guards));
+                tokio::spawn(welcome(stream, peer, handler, keeping, guards, tls.clone()));
             }
         }
         Ok(())
+    }
+}
+
+/// Serves one connection, once it is known to be who it must be.
+async fn welcome<I, H>(
+    io: I,
+    peer: Place,
+    handler: H,
+    keeping: Keeping,
+    mut guards: connection::Guards,
+    tls: Option<Arc<Tls>>,
+) where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Handler,
+{
+    let Some(tls) = tls else {
+        return connection::serve(io, peer, handler, keeping, guards).await;
+    };
+    let greeted = tokio::select! {
+        greeted = tls.greet(io) => greeted,
+        () = closing(&mut guards.phase) => return,
+    };
+    match greeted {
+        // On the heap, so that those in the open do not carry the room for it.
+        Ok(io) => Box::pin(connection::serve(io, peer, handler, keeping, guards)).await,
+        Err(error) => {
+            guards.metrics.accept_errors.inc();
+            debug!(%peer, %error, "no TLS with this peer");
+        }
     }
 }
 
@@ -267,7 +300,11 @@ mod tests {
         let bounds = Bounds {
             connections: 100,
             per_peer: 2,
-            idle: Duration::from_secs(600),
+            keeping: Keeping {
+                idle: Duration::from_secs(600),
+                age: None,
+                speaks: connection::Speaks::Http,
+            },
         };
         let phase = watch::Sender::new(Phase::Serving);
         let ending = Ending {
@@ -275,7 +312,8 @@ mod tests {
             busy: mpsc::channel(1).0,
         };
         let metrics = Arc::new(Metrics::default());
-        let serving = tokio::spawn(listener.serve(Wary, bounds, ending, Arc::clone(&metrics)));
+        let serving =
+            tokio::spawn(listener.serve(Wary, bounds, ending, Arc::clone(&metrics), None));
         let mut inside = Vec::new();
         for _ in 0..2 {
             let mut stream = TcpStream::connect(at).await.unwrap();

@@ -11,10 +11,15 @@
 //! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |
 //! | large answers at once | [`outgoing::LARGE`] | the next one takes the room of one that is not read |
 //! | HTTP/2 streams per connection | 128 | refused by the protocol |
+//! | streams opened and reset at once, errors made on purpose | 20, 1024 (hyper's) | the connection ends |
+//! | TLS not agreed on | [`tls::DEADLINE`] | closed |
+//! | age of a gRPC connection | `--grpc-max-age` | asked to close, cut off after its grace |
 
 pub(crate) mod body;
+mod client_names;
 pub(crate) mod connection;
 pub(crate) mod listener;
 pub(crate) mod outgoing;
 pub(crate) mod peers;
+pub(crate) mod tls;
 mod transfers;

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::body::SMALL;
@@ -20,6 +21,11 @@ pub(crate) struct Outgoing {
 
 enum Rest {
     Whole(Bytes),
+    /// With a line after it.
+    Trailed {
+        whole: Bytes,
+        trailer: Option<(HeaderName, HeaderValue)>,
+    },
     /// The transfer has the bytes; this is how many.
     Paced {
         transfer: Transfer,
@@ -36,6 +42,16 @@ impl From<Bytes> for Outgoing {
 }
 
 impl Outgoing {
+    /// A body with a header that comes after it.
+    pub(crate) fn trailed(whole: Bytes, name: HeaderName, value: HeaderValue) -> Self {
+        Outgoing {
+            rest: Rest::Trailed {
+                whole,
+                trailer: Some((name, value)),
+            },
+        }
+    }
+
     /// The same answer, holding the room it was made in if it has become large.
     pub(crate) fn within(self, mut transfer: Transfer) -> Self {
         match self.rest {
@@ -59,9 +75,15 @@ impl Body for Outgoing {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Outpaced>>> {
+        if let Rest::Trailed { whole, trailer } = &mut self.rest
+            && whole.is_empty()
+        {
+            let trailer = trailer.take().map(|line| HeaderMap::from_iter([line]));
+            return Poll::Ready(trailer.map(|trailers| Ok(Frame::trailers(trailers))));
+        }
         let next = match &mut self.rest {
             Rest::Whole(whole) if whole.is_empty() => None,
-            Rest::Whole(whole) => Some(Ok(std::mem::take(whole))),
+            Rest::Whole(whole) | Rest::Trailed { whole, .. } => Some(Ok(std::mem::take(whole))),
             Rest::Paced { transfer, bytes } => {
                 let piece = transfer.piece().transpose();
                 if let Some(Ok(piece)) = &piece {
@@ -74,12 +96,17 @@ impl Body for Outgoing {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.size_hint().exact() == Some(0)
+        match &self.rest {
+            Rest::Trailed { trailer, .. } => trailer.is_none(),
+            _ => self.size_hint().exact() == Some(0),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(match &self.rest {
             Rest::Whole(whole) => whole.len() as u64,
+            // No length is told of a message that says its own.
+            Rest::Trailed { .. } => return SizeHint::new(),
             Rest::Paced { bytes, .. } => *bytes,
         })
     }

@@ -192,6 +192,8 @@ fn a_wider_admin_listener_needs_a_token() {
             "serve",
             "--http",
             "off",
+            "--grpc",
+            "off",
             "--admin",
             "0.0.0.0:0",
             "--log-format",

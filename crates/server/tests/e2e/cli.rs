@@ -47,7 +47,23 @@ fn usage_is_2_and_what_is_not_there_yet_is_said() {
         2,
         "write host:port, unix:path or off",
     );
-    check(&["serve", "--http", "off", "--admin", "off"], 2, "both off");
+    let off = ["serve", "--http", "off", "--grpc", "off", "--admin", "off"];
+    check(&off, 2, "all off");
+    for half in [
+        &["--grpc-cert", "c.pem"][..],
+        &["--grpc-key", "k.pem"],
+        &["--grpc-client-ca", "ca.pem"],
+        &[
+            "--grpc-cert",
+            "c",
+            "--grpc-key",
+            "k",
+            "--grpc-client-san",
+            "n",
+        ],
+    ] {
+        check(&[&["serve"], half].concat(), 2, "write both, or neither");
+    }
     check(&["serve", "--memory-cap", "1MiB"], 2, "below 16MiB");
     check(&["--version"], 0, "tidegate");
 }
@@ -72,6 +88,8 @@ fn lint_says_every_fault_and_ends_with_78() {
             path,
             "--http",
             "127.0.0.1:0",
+            "--grpc",
+            "off",
             "--admin",
             "off",
         ],
@@ -216,7 +234,9 @@ fn it_listens_on_unix_sockets_and_cleans_up() {
     let socket = dir.path().join("tg.sock");
     let address = format!("unix:{}", socket.display());
     let mut child = Command::new(BINARY)
-        .args(["serve", "--http", &address, "--admin", "off"])
+        .args([
+            "serve", "--http", &address, "--grpc", "off", "--admin", "off",
+        ])
         .stderr(Stdio::null())
         .stdout(Stdio::null())
         .spawn()

@@ -122,6 +122,8 @@ fn refused(rules: &str, flags: &[&str]) -> String {
             "serve",
             "--http",
             "127.0.0.1:0",
+            "--grpc",
+            "off",
             "--admin",
             "off",
             "--rules",

@@ -76,6 +76,8 @@ impl Unread {
                 "serve",
                 "--http",
                 "127.0.0.1:0",
+                "--grpc",
+                "off",
                 "--admin",
                 "off",
                 "--log-format",

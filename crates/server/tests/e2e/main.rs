@@ -14,7 +14,11 @@ mod concurrent;
 mod doctor;
 mod drain;
 mod durable;
+mod envoy_calls;
+mod envoy_descriptors;
+mod envoy_doors;
 mod envoy_real;
+mod grpc;
 mod hostile;
 mod http;
 mod http2;
@@ -27,3 +31,6 @@ mod reload;
 mod restart;
 mod server;
 mod shared;
+
+#[path = "../messages/mod.rs"]
+mod messages;

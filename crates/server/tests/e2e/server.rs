@@ -23,6 +23,8 @@ pub(crate) struct Server {
     log: Log,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// As the log tells it: an address, or `unix:` and a path.
+    pub(crate) grpc: String,
     pub(crate) dir: TempDir,
 }
 
@@ -56,6 +58,9 @@ impl Server {
 
     /// From a command that ends in `serve` and its flags.
     pub(crate) fn spawn(mut command: Command, dir: TempDir) -> Self {
+        if !command.get_args().any(|arg| arg == "--grpc") {
+            command.args(["--grpc", "127.0.0.1:0"]);
+        }
         let mut child = command
             .args([
                 "--http",
@@ -76,14 +81,16 @@ impl Server {
         std::thread::spawn(move || filling.fill(stderr));
         let address = |edge: &str| {
             let line = log.wait(|line| line["message"] == "listening" && line["edge"] == edge);
-            line["address"].as_str().unwrap().parse().unwrap()
+            line["address"].as_str().unwrap().to_owned()
         };
-        let (admin, http) = (address("admin"), address("http"));
+        let (admin, grpc) = (address("admin").parse().unwrap(), address("grpc"));
+        let http = address("http").parse().unwrap();
         Server {
             child,
             log,
             http,
             admin,
+            grpc,
             dir,
         }
     }

@@ -154,7 +154,8 @@ fn nodes_follow_a_failover() {
 /// How a service ends that will not start.
 fn ends(flags: &[&str]) -> (Option<i32>, String) {
     let mut child = Command::new(BINARY)
-        .args(["serve", "--http", "127.0.0.1:0", "--admin", "off"])
+        .args(["serve", "--http", "127.0.0.1:0"])
+        .args(["--grpc", "off", "--admin", "off"])
         .args(flags)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -86,6 +86,15 @@ impl Lines {
         self.ends.last().map_or(0, |(_, end)| *end)
     }
 
+    /// Shows each name and value, of the text they were written to.
+    pub(super) fn each(&self, text: &[u8], mut each: impl FnMut(&HeaderName, &[u8])) {
+        let mut start = 0;
+        for (name, end) in &self.ends {
+            each(name, &text[start..*end]);
+            start = *end;
+        }
+    }
+
     /// Cuts the values out of the text they were written to, without copying.
     pub(super) fn cut(self, text: &Bytes, headers: &mut HeaderMap) {
         let mut start = 0;

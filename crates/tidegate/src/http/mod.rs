@@ -110,6 +110,13 @@ pub fn headers(decision: &Decision, context: &Context<'_>) -> HeaderMap {
     headers
 }
 
+/// The same headers one by one, without the map: for protocols that carry them in a message.
+pub fn each_header(decision: &Decision, context: &Context<'_>, mut each: impl FnMut(&str, &[u8])) {
+    let mut text = Vec::with_capacity(256);
+    let lines = Lines::write(decision, context, &mut text);
+    lines.each(&text, |name, value| each(name.as_str(), value));
+}
+
 fn insert(decision: &Decision, lines: Lines, text: &Bytes, headers: &mut HeaderMap) {
     if !decision.allowed() {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

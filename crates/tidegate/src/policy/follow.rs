@@ -97,7 +97,7 @@ fn load_rules(
     let moves = keys.tie.moves.load(SeqCst);
     let (mut named, mut source) = (None, Source::Memory);
     let loaded = live.replace_with(|| {
-        let draft = Draft::parse(root, &texts, live.load().store)?;
+        let draft = Draft::parse(root, &texts, live.load().dialect)?;
         named.clone_from(&draft.keys_path);
         let last = live.load();
         if draft.can_keep_keys_of(last.value()) {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tidegate_core::rules::{Faults, RuleSet, SourceFile, parse_for};
+use tidegate_core::rules::{Dialect, Faults, RuleSet, SourceFile, parse_for};
 use tidegate_core::store::Abilities;
 
 use crate::identity::keys::KeysError;
@@ -32,8 +32,8 @@ pub struct Policy {
     keys_path: Option<PathBuf>,
     digest: [u8; 32],
     canon: Canon,
-    /// What the rules were compiled for, and are compiled for when they change.
-    store: Abilities,
+    /// How the rules were read, and are read when they change.
+    dialect: Dialect,
 }
 
 /// Why a policy cannot come into force.
@@ -60,7 +60,7 @@ impl Policy {
             rules,
             keys_path: None,
             digest: digest(&[]),
-            store: Abilities::MEMORY,
+            dialect: Abilities::MEMORY.into(),
         }
         .with(None)
     }
@@ -73,16 +73,20 @@ impl Policy {
         Self::parse_for(files, Abilities::MEMORY)
     }
 
-    /// The same for a store with these abilities.
+    /// The same for a store with these abilities, or in another dialect.
     ///
     /// # Errors
     /// Every fault of the texts at once.
-    pub fn parse_for(files: &[SourceFile<'_>], store: Abilities) -> Result<Self, Faults> {
+    pub fn parse_for(
+        files: &[SourceFile<'_>],
+        dialect: impl Into<Dialect>,
+    ) -> Result<Self, Faults> {
+        let dialect = dialect.into();
         let draft = Draft {
-            rules: parse_for(files, store)?,
+            rules: parse_for(files, dialect)?,
             keys_path: None,
             digest: digest(files),
-            store,
+            dialect,
         };
         Ok(draft.with(None))
     }
@@ -102,14 +106,14 @@ impl Policy {
         Self::load_for(path, Abilities::MEMORY)
     }
 
-    /// The same for a store with these abilities.
+    /// The same for a store with these abilities, or in another dialect.
     ///
     /// # Errors
     /// Every fault of the files at once.
-    pub fn load_for(path: &Path, store: Abilities) -> Result<Self, LoadError> {
+    pub fn load_for(path: &Path, dialect: impl Into<Dialect>) -> Result<Self, LoadError> {
         let snapshot = Target::rules(path).read()?;
         let texts = texts(&snapshot).map_err(LoadError::Read)?;
-        Draft::parse(path, &texts, store)?.read_keys()
+        Draft::parse(path, &texts, dialect.into())?.read_keys()
     }
 
     /// The form in which addresses are counted.
@@ -129,21 +133,21 @@ struct Draft {
     rules: RuleSet,
     keys_path: Option<PathBuf>,
     digest: [u8; 32],
-    store: Abilities,
+    dialect: Dialect,
 }
 
 impl Draft {
-    fn parse(path: &Path, texts: &[(String, String)], store: Abilities) -> Result<Self, Faults> {
+    fn parse(path: &Path, texts: &[(String, String)], dialect: Dialect) -> Result<Self, Faults> {
         let files: Vec<SourceFile<'_>> = texts
             .iter()
             .map(|(name, text)| SourceFile { name, text })
             .collect();
-        let rules = parse_for(&files, store)?;
+        let rules = parse_for(&files, dialect)?;
         Ok(Draft {
             keys_path: rules.keys_file().map(|keys| beside(path, keys)),
             digest: digest(&files),
             rules,
-            store,
+            dialect,
         })
     }
 
@@ -167,7 +171,7 @@ impl Draft {
             keys,
             keys_path: self.keys_path,
             digest: self.digest,
-            store: self.store,
+            dialect: self.dialect,
         }
     }
 }

@@ -71,6 +71,7 @@ impl Admin {
         self.guard.admit(peer, parts)?;
         match (path, method) {
             ("/metrics", &Method::GET) => Ok(self.metrics()),
+            ("/rlconfig", &Method::GET) => Ok(self.limits_of_descriptors()),
             ("/v1/rules", &Method::GET) => Ok(told(id, &self.rules())),
             ("/v1/reload", &Method::POST) => {
                 self.live.poke();
@@ -87,7 +88,7 @@ impl Admin {
             ("/v1/subjects", &Method::DELETE) | ("/v1/subjects/reset", &Method::POST) => {
                 self.reset(id, &body::read(body, body::SMALL).await?).await
             }
-            ("/metrics" | "/v1/rules", _) => Err(Refusal::Method { allow: "GET" }),
+            ("/metrics" | "/rlconfig" | "/v1/rules", _) => Err(Refusal::Method { allow: "GET" }),
             ("/v1/reload" | "/v1/subjects/reset", _) => Err(Refusal::Method { allow: "POST" }),
             ("/v1/subjects", _) => Err(Refusal::Method {
                 allow: "GET, POST, DELETE",
@@ -108,6 +109,16 @@ impl Admin {
         answer
             .headers_mut()
             .insert(header::CONTENT_TYPE, content_type);
+        answer
+    }
+
+    /// The limits of descriptor files, as the reference service lists them.
+    fn limits_of_descriptors(&self) -> Answer {
+        let policy = self.service.limiter.policy().get();
+        let listing = policy.rules.listing_of_limits().to_string();
+        let mut answer = Response::new(Bytes::from(listing).into());
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        answer.headers_mut().insert(header::CONTENT_TYPE, plain);
         answer
     }
 

@@ -21,7 +21,7 @@ use super::explain;
 use super::wire::{self, Ask, Asked, Asks, BadInput, Wish};
 use crate::address::Place;
 use crate::drain::Phase;
-use crate::edges::auth;
+use crate::edges::{auth, envoy};
 use crate::ids::Id;
 use crate::net::body;
 use crate::net::connection::{Answer, Handler};
@@ -57,6 +57,7 @@ impl Handler for Public {
                     .wait_for(auth::serve::answer(service, &id, peer, &parts))
                     .await,
             ),
+            "/json" => return envoy::json::answer(service, body).await,
             path => (Edge::Http, route(service, &id, path, &parts, body).await),
         };
         let answer = answered.unwrap_or_else(|refusal| refusal.answer(&id));
@@ -93,6 +94,15 @@ async fn route(
         "/readyz" => get(parts).map(|()| match *service.phase.borrow() {
             Phase::Serving => status_answer(StatusCode::OK, "ready", id),
             _ => status_answer(StatusCode::SERVICE_UNAVAILABLE, "draining", id),
+        }),
+        // Of the Envoy reference service, by which its deployments are probed.
+        "/healthcheck" => get(parts).map(|()| match *service.phase.borrow() {
+            Phase::Serving => Response::new(Bytes::from_static(b"OK").into()),
+            _ => {
+                let mut answer = Response::new(Bytes::new().into());
+                *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+                answer
+            }
         }),
         "/openapi.json" => get(parts)
             .map(|()| json_answer(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes()), id)),

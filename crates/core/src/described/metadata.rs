@@ -1,4 +1,5 @@
-//! What a descriptor's rule wants its caller to be told along: any YAML, kept as it is.
+//! What a descriptor's rule wants its caller to be told along: any YAML, kept as it is. Knows
+//! nothing of where it is written or sent.
 
 /// A value.
 #[derive(Clone, PartialEq, Debug)]

@@ -1,0 +1,461 @@
+//! The questions that decide a described request, one after another.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::lot::{self, Limited, Lot};
+use crate::algorithms::{Figures, Retry, Verdict};
+use crate::described::{Described, Hits, Manner, RefusedPays};
+use crate::engine::decision::Brought;
+use crate::engine::plan::{Origin, Plan, Stance, plan};
+use crate::request::Request;
+use crate::rules::{Class, Listed, RuleKind, RuleSet, counter_name};
+use crate::store::{Charge, ChargeSet, Outcome, Reading, Role, Source};
+use crate::subject::FingerprintKey;
+use crate::units::{Cost, Nanos};
+
+/// A described request on its way to a decision.
+#[derive(Debug)]
+pub struct Inquiry<'r> {
+    /// Every limit that decides: those of rules, then those of descriptors.
+    pub(super) plan: Plan<'r>,
+    /// How many of them are of rules.
+    pub(super) native: usize,
+    /// When each is asked about, and what was said.
+    pub(super) entries: SmallVec<[Entry; 4]>,
+    pub(super) cases: SmallVec<[Case<'r>; 4]>,
+    pub(super) given_back: SmallVec<[Refunding<'r>; 1]>,
+    pub(super) brought: Vec<Brought>,
+    pub(super) domain_known: bool,
+    pub(super) stance: Stance,
+    pub(super) manner: Manner,
+    /// Whether a budget has room whatever a store says.
+    passes: bool,
+    pub(super) ruling: Ruling,
+}
+
+/// One descriptor.
+#[derive(Debug)]
+pub(super) struct Case<'r> {
+    pub(super) lot: Lot<'r>,
+    pub(super) seat: Seat,
+}
+
+/// Where the figures of a descriptor are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Seat {
+    /// Nowhere: nothing is asked about it.
+    None,
+    /// With a charge of the plan.
+    Charge(usize),
+    /// With what is given back.
+    GivenBack(usize),
+}
+
+/// One charge of the plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    turn: Turn,
+    /// Whether it is charged even if the request is refused.
+    used: bool,
+    pub(super) reading: Reading,
+    /// What was left before it was charged.
+    pub(super) left_before: u64,
+    /// Whether it has been charged.
+    spent: bool,
+}
+
+/// When a limit is asked about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    /// Never: it refuses everything.
+    Never,
+    /// First, and nothing is spent.
+    Peek,
+    /// Then.
+    Charge,
+}
+
+/// Something to be given back, and how it stood before and after.
+#[derive(Debug)]
+pub(super) struct Refunding<'r> {
+    pub(super) set: ChargeSet<'r>,
+    pub(super) before: u64,
+    pub(super) figures: Figures,
+}
+
+/// What is known of the decision so far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ruling {
+    pub(super) admitted: bool,
+    pub(super) at: Option<Nanos>,
+    pub(super) source: Source,
+    pub(super) clock_stepped: bool,
+}
+
+impl Ruling {
+    fn hear(&mut self, outcome: &Outcome) {
+        self.at = Some(outcome.at);
+        self.source = outcome.source;
+        self.clock_stepped |= outcome.clock_stepped;
+    }
+}
+
+/// What a store is to be asked.
+#[derive(Debug)]
+pub enum Ask<'a, 'r> {
+    /// Nothing.
+    Nothing,
+    /// What it would say.
+    Peek(Cow<'a, ChargeSet<'r>>),
+    /// To charge.
+    Charge(Cow<'a, ChargeSet<'r>>),
+}
+
+const NOT_HEARD: Reading = Reading {
+    verdict: Verdict::Deny {
+        retry: Retry::Never,
+    },
+    figures: NO_FIGURES,
+};
+
+const NO_FIGURES: Figures = Figures {
+    remaining: 0,
+    reset_after: Nanos::ZERO,
+    more_after: Nanos::ZERO,
+};
+
+impl<'r> Inquiry<'r> {
+    /// Finds every limit that `request` and its description must pass, unless a list decides. `now`
+    /// only ends expiring entries of the lists.
+    pub fn new(
+        rules: &'r RuleSet,
+        stance: Stance,
+        key: &FingerprintKey,
+        request: &Request<'_>,
+        described: &Described<'_>,
+        manner: Manner,
+        now: impl FnOnce() -> Nanos,
+    ) -> Self {
+        let native_stance = match manner.all_shadow {
+            true => Stance::AllShadow,
+            false => stance,
+        };
+        let plan = plan(rules, native_stance, key, request, now);
+        let native = plan.set.charges.len();
+        let mut inquiry = Inquiry {
+            plan,
+            native,
+            entries: SmallVec::from_elem(Entry::of(native_turn(described), false), native),
+            cases: SmallVec::new(),
+            given_back: SmallVec::new(),
+            brought: Vec::new(),
+            domain_known: false,
+            stance,
+            manner,
+            passes: false,
+            ruling: Ruling {
+                admitted: true,
+                at: None,
+                source: Source::Exact,
+                clock_stepped: false,
+            },
+        };
+        let lots = lot::of_each(rules, key, described);
+        inquiry.domain_known = lots.is_some();
+        let listed = inquiry.plan.listed.is_some();
+        let lots = lots.filter(|_| !listed).unwrap_or_default();
+        let unmatched = || std::iter::repeat_with(|| Lot::Unmatched);
+        let lots = lots.into_iter().chain(unmatched());
+        for (descriptor, lot) in described.descriptors.iter().zip(lots) {
+            let case = inquiry.seated(rules, lot, descriptor.hits);
+            inquiry.cases.push(case);
+        }
+        inquiry
+    }
+
+    /// The list that decides, if one does; then there is nothing to ask.
+    pub fn listed(&self) -> Option<Listed> {
+        self.plan.listed
+    }
+
+    /// A hash of who asks.
+    pub fn client(&self) -> u64 {
+        self.plan.client
+    }
+
+    /// Finds a place for the figures of a descriptor.
+    fn seated(&mut self, rules: &'r RuleSet, lot: Lot<'r>, hits: Hits) -> Case<'r> {
+        self.passes |= self.is_passing_quota(&lot, hits);
+        let Lot::Limited(limited) = &lot else {
+            let seat = Seat::None;
+            return Case { lot, seat };
+        };
+        let seat = match hits {
+            Hits::GivenBack(_) if limited.is_nothing() => Seat::None,
+            Hits::GivenBack(cost) => {
+                let charge = self.charge(rules, limited, cost);
+                self.given_back.push(Refunding {
+                    set: ChargeSet {
+                        charges: [charge].into_iter().collect(),
+                    },
+                    before: 0,
+                    figures: NO_FIGURES,
+                });
+                Seat::GivenBack(self.given_back.len() - 1)
+            }
+            Hits::Asked(cost) => self.enter(rules, limited, cost, Entry::of(Turn::Charge, false)),
+            Hits::Used(cost) => self.enter(rules, limited, cost, Entry::of(Turn::Charge, true)),
+            Hits::Nothing => self.enter(rules, limited, Cost::ONE, Entry::of(Turn::Peek, false)),
+        };
+        Case { lot, seat }
+    }
+
+    /// Enters a charge into the plan.
+    fn enter(
+        &mut self,
+        rules: &'r RuleSet,
+        limited: &Limited<'r>,
+        cost: Cost,
+        mut entry: Entry,
+    ) -> Seat {
+        if limited.is_nothing() {
+            entry.turn = Turn::Never;
+        }
+        let mut charge = self.charge(rules, limited, cost);
+        let brought = rules.rules()[limited.rule as usize].kind() == RuleKind::Brought;
+        let class = Class(self.brought.len() as u32); // at most one per descriptor
+        self.plan.origins.push(Origin {
+            rule: limited.rule,
+            class: if brought { class } else { Class::default() },
+            rate: 0,
+        });
+        if brought {
+            self.brought.push(Brought {
+                limit: charge.limit.as_ref().clone(),
+                written: lot::rate(limited),
+            });
+        }
+        self.agree(&mut charge);
+        self.plan.set.charges.push(charge);
+        self.entries.push(entry);
+        Seat::Charge(self.entries.len() - 1)
+    }
+
+    /// A counter that a request names under two limits is charged under the smaller, because a store
+    /// reads it under one at a time.
+    fn agree(&mut self, charge: &mut Charge<'r>) {
+        for known in &mut self.plan.set.charges[self.native..] {
+            let same = known.subject == charge.subject && known.rule == charge.rule;
+            if same && known.limit.capacity() < charge.limit.capacity() {
+                charge.limit = known.limit.clone();
+            } else if same && known.limit.capacity() > charge.limit.capacity() {
+                known.limit = charge.limit.clone();
+            }
+        }
+    }
+
+    fn charge(&self, rules: &'r RuleSet, limited: &Limited<'r>, cost: Cost) -> Charge<'r> {
+        Charge {
+            subject: limited.subject,
+            rule: counter_name(limited.unit),
+            rate: 0,
+            limit: limited.limit.clone(),
+            cost,
+            role: self.role(limited),
+            terms: rules.rules()[limited.rule as usize].terms(),
+        }
+    }
+
+    fn role(&self, limited: &Limited<'_>) -> Role {
+        let watched = self.manner.all_shadow || self.only_watches(limited);
+        match (watched, self.is_quota(limited)) {
+            (true, _) => Role::Shadow,
+            (false, true) => Role::Quota,
+            (false, false) => Role::Enforce,
+        }
+    }
+
+    /// Whether a limit is never told to be over.
+    pub(super) fn only_watches(&self, limited: &Limited<'_>) -> bool {
+        limited.shadow || self.stance == Stance::AllShadow
+    }
+
+    pub(super) fn is_quota(&self, limited: &Limited<'_>) -> bool {
+        limited.quota || self.manner.all_quota
+    }
+
+    /// Whether a descriptor is a budget that cannot be over: then no budget refuses. Where all are
+    /// budgets, what has no limit is such a one, but what is unlimited is none.
+    fn is_passing_quota(&self, lot: &Lot<'_>, hits: Hits) -> bool {
+        match lot {
+            Lot::Unlimited => false,
+            Lot::Unmatched | Lot::Exempt => self.manner.all_quota,
+            Lot::Limited(limited) => {
+                let never_over = self.only_watches(limited) || matches!(hits, Hits::GivenBack(_));
+                self.is_quota(limited) && never_over
+            }
+        }
+    }
+
+    /// What is to be given back, before anything is asked: each on its own.
+    pub fn given_back(&self) -> impl Iterator<Item = &ChargeSet<'r>> {
+        self.given_back.iter().map(|refunding| &refunding.set)
+    }
+
+    /// Takes how the `at`-th of what is given back stood before and stands after.
+    pub fn gave_back(&mut self, at: usize, before: &Outcome, after: &Outcome) {
+        self.ruling.hear(after);
+        let remaining = |outcome: &Outcome| outcome.readings.first().map(|r| r.figures);
+        let refunding = &mut self.given_back[at];
+        refunding.before = remaining(before).map_or(0, |figures| figures.remaining);
+        refunding.figures = remaining(after).unwrap_or(NO_FIGURES);
+    }
+
+    /// What is asked first: who only wants to know whether anything is left.
+    pub fn first(&self) -> Ask<'_, 'r> {
+        match self.chosen(|entry, _| entry.turn == Turn::Peek) {
+            None => Ask::Nothing,
+            Some(set) => Ask::Peek(set),
+        }
+    }
+
+    /// Takes the answer to [`Inquiry::first`].
+    pub fn heard_first(&mut self, outcome: &Outcome) {
+        self.ruling.hear(outcome);
+        self.take(outcome, |entry, _| entry.turn == Turn::Peek, false);
+    }
+
+    /// What is asked then: all that is to be charged. If the request is refused already, only how it
+    /// stands.
+    pub fn second(&mut self) -> Ask<'_, 'r> {
+        self.ruling.admitted = self.may_still_pass();
+        let passes = self.passes || self.quotas(Turn::Peek).any(|allows| allows);
+        let Some(mut set) = self.chosen(|entry, _| entry.turn == Turn::Charge) else {
+            return Ask::Nothing;
+        };
+        if !self.ruling.admitted {
+            return Ask::Peek(set);
+        }
+        if passes && set.charges.iter().any(|charge| charge.role == Role::Quota) {
+            let quotas = set.to_mut().charges.iter_mut();
+            for charge in quotas.filter(|charge| charge.role == Role::Quota) {
+                charge.role = Role::Shadow; // charged if it fits, and refuses nothing
+            }
+        }
+        Ask::Charge(set)
+    }
+
+    /// Takes the answer to [`Inquiry::second`].
+    pub fn heard_second(&mut self, outcome: &Outcome) {
+        self.ruling.hear(outcome);
+        let charged = self.ruling.admitted && outcome.admitted;
+        self.ruling.admitted = charged;
+        self.take(outcome, |entry, _| entry.turn == Turn::Charge, charged);
+    }
+
+    /// What is charged at last, whether it fits or not.
+    pub fn third(&self) -> Option<Cow<'_, ChargeSet<'r>>> {
+        self.chosen(|entry, at| self.pays_nevertheless(entry, at))
+    }
+
+    /// Takes the answer to [`Inquiry::third`].
+    pub fn heard_third(&mut self, outcome: &Outcome) {
+        let mut readings = outcome.readings.iter();
+        for at in 0..self.entries.len() {
+            if self.pays_nevertheless(&self.entries[at], at)
+                && let Some(reading) = readings.next()
+            {
+                self.entries[at].reading.figures = reading.figures;
+            }
+        }
+    }
+
+    /// A limit of which nothing is left stays over whatever is added, and to write it under the
+    /// smaller of two limits would forget what the larger has counted.
+    fn pays_nevertheless(&self, entry: &Entry, at: usize) -> bool {
+        let (fits, left) = (entry.reading.verdict.allows(), entry.left_before > 0);
+        let open = at >= self.native && entry.turn == Turn::Charge && !entry.spent;
+        open && match self.manner.refused {
+            _ if entry.used => true,
+            RefusedPays::Nothing => false,
+            RefusedPays::Violated => !fits && left,
+            RefusedPays::All => left,
+        }
+    }
+
+    /// Whether nothing that was asked about or refuses everything stands in the way.
+    fn may_still_pass(&self) -> bool {
+        let charges = self.plan.set.charges.iter().zip(&self.entries);
+        let mut before = charges.filter(|(_, entry)| entry.turn != Turn::Charge);
+        let refused =
+            before.any(|(c, entry)| c.role == Role::Enforce && !entry.reading.verdict.allows());
+        let mut quotas = [Turn::Never, Turn::Peek].into_iter();
+        let is_quota = |charge: &Charge<'_>| charge.role == Role::Quota;
+        let any_quota = self.plan.set.charges.iter().any(is_quota);
+        let room = self.passes
+            || quotas.any(|turn| self.quotas(turn).any(|allows| allows))
+            || self.quotas(Turn::Charge).next().is_some();
+        !refused && (room || !any_quota)
+    }
+
+    /// What the budgets of one turn have said.
+    fn quotas(&self, turn: Turn) -> impl Iterator<Item = bool> {
+        let charges = self.plan.set.charges.iter().zip(&self.entries);
+        charges
+            .filter(move |(charge, entry)| charge.role == Role::Quota && entry.turn == turn)
+            .map(|(_, entry)| entry.reading.verdict.allows())
+    }
+
+    /// The charges that `choose` wants; nothing if there are none.
+    fn chosen(&self, choose: impl Fn(&Entry, usize) -> bool) -> Option<Cow<'_, ChargeSet<'r>>> {
+        let wanted = |at: &usize| choose(&self.entries[*at], *at);
+        let count = (0..self.entries.len()).filter(wanted).count();
+        if count == 0 {
+            return None;
+        }
+        if count == self.entries.len() {
+            return Some(Cow::Borrowed(&self.plan.set));
+        }
+        let chosen = (0..self.entries.len()).filter(wanted);
+        let charges = chosen.map(|at| self.plan.set.charges[at].clone()).collect();
+        Some(Cow::Owned(ChargeSet { charges }))
+    }
+
+    fn take(&mut self, outcome: &Outcome, choose: impl Fn(&Entry, usize) -> bool, charged: bool) {
+        let mut readings = outcome.readings.iter();
+        let charges = self.plan.set.charges.iter();
+        for (at, (entry, charge)) in self.entries.iter_mut().zip(charges).enumerate() {
+            if choose(entry, at)
+                && let Some(reading) = readings.next()
+            {
+                entry.reading = *reading;
+                entry.spent = charged && reading.verdict.allows();
+                let cost = if entry.spent { charge.cost.get() } else { 0 };
+                entry.left_before = reading.figures.remaining.saturating_add(cost);
+            }
+        }
+    }
+}
+
+/// A call of which every descriptor only looks, or gives back, spends nothing of the rules either.
+fn native_turn(described: &Described<'_>) -> Turn {
+    let spends = |hits| matches!(hits, Hits::Asked(_) | Hits::Used(_));
+    match described.descriptors.iter().any(|d| spends(d.hits)) {
+        true => Turn::Charge,
+        false => Turn::Peek,
+    }
+}
+
+impl Entry {
+    const fn of(turn: Turn, used: bool) -> Self {
+        Entry {
+            turn,
+            used,
+            reading: NOT_HEARD,
+            left_before: 0,
+            spent: false,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Several files, of one kind or both, read together.
+
+use super::{found, read, set, tree};
+use crate::rules::descriptors::tree::Found;
+
+#[test]
+fn domains_of_several_files_merge_only_if_told_to() {
+    let (a, b) = (tree("k !\nl=a* !\n"), tree("m !\nl=*b !\n"));
+    let refused = read(&[&a, &b], false).unwrap_err();
+    let words = "b.yaml:1: has the domain `d`, which stands in a.yaml:1 too; keep it in one file, or \
+                 have domains merged";
+    assert_eq!(refused, words);
+
+    let merged = read(&[&a, &b], true).unwrap();
+    assert_eq!(merged.domains().collect::<Vec<_>>(), ["d"]);
+    let path = |words: &str| match found(&merged, words) {
+        Found::Limit(hit) => hit.limited.path.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(path("m=1"), "d.m");
+    assert_eq!(path("l=ab"), "d.l_a*", "files in order");
+
+    let twice = read(&[&a, &tree("k !\n")], true).unwrap_err();
+    let words =
+        "b.yaml:3: has the composite key `k` twice below `d`, the first at a.yaml:3; keep one";
+    assert_eq!(twice, words);
+
+    // Merging ends at the top: a node below one that is there already is no addition to it.
+    let deeper = read(&[&tree("k ...\n x !\n"), &tree("k ...\n y !\n")], true).unwrap_err();
+    assert_eq!(deeper, words);
+}
+
+#[test]
+fn both_kinds_of_files_lie_side_by_side_and_names_may_not_meet() {
+    let native = "version: 1\nrules:\n  - { name: d.k, by: ip, rate: 1/s }\n";
+    let other = "version: 1\nrules:\n  - { name: api, by: ip, rate: 1/s }\n";
+    let descriptors = tree("k !\n");
+    let set = read(&[&descriptors, other], false).unwrap();
+    let names: Vec<_> = set
+        .rules()
+        .iter()
+        .map(|rule| rule.name().as_str())
+        .collect();
+    assert_eq!(names, ["api", "d.k", "d.override"]);
+    assert_eq!(set.position("d.k"), Some(1));
+
+    let refused = read(&[&descriptors, native], false).unwrap_err();
+    let words = "a.yaml:3: has a descriptor whose limit is called as the rule `d.k` at b.yaml:3; rename \
+                 that rule";
+    assert_eq!(refused, words);
+}
+
+/// Two nodes whose paths read the same are two limits, as in the reference service.
+#[test]
+fn paths_may_read_the_same() {
+    let set = set(&tree("a ...\n b !\na.b !\noverride !\n"));
+    assert_eq!(set.rules().len(), 4);
+    assert_eq!(set.position("d.a.b"), Some(0));
+    assert!(matches!(found(&set, "a=1 b=1"), Found::Limit(_)));
+    assert!(matches!(found(&set, "a.b=1"), Found::Limit(_)));
+}
+
+#[test]
+fn every_fault_of_every_file_is_told() {
+    let faults = read(
+        &[
+            "domain: ''\ndescriptors:\n  - key: ''\n    rate_limit: {}\n    foo: 1\n",
+            "version: 1\nrules: [{ name: a }]\n",
+            "domain: d\ndescriptors: [{ key: a }, { key: a }]\n",
+        ],
+        false,
+    );
+    let faults = faults.unwrap_err();
+    let places: Vec<&str> = faults.lines().map(|line| &line[..8]).collect();
+    let want = [
+        "a.yaml:1", "a.yaml:3", "a.yaml:4", "a.yaml:5", "b.yaml:2", "c.yaml:2",
+    ];
+    assert_eq!(places, want, "{faults}");
+}

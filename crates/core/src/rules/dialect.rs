@@ -1,0 +1,22 @@
+//! How rules are read: for which store, and by which habits of the reference service.
+
+use crate::store::Abilities;
+
+/// How rules are read. Made of a store's [`Abilities`] alone, all else is as usual.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dialect {
+    /// What the store can do that will keep the counts.
+    pub store: Abilities,
+    /// Whether several files may have descriptors of one domain. The reference service refuses that
+    /// unless told otherwise.
+    pub merge_domains: bool,
+}
+
+impl From<Abilities> for Dialect {
+    fn from(store: Abilities) -> Self {
+        Dialect {
+            store,
+            merge_domains: false,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What gets no verdict, and how that is told: a gRPC status and a text.
+
+use http::{HeaderValue, Response};
+use tidegate_core::store::StoreError;
+
+use super::frame;
+use crate::net::body::BodyError;
+use crate::net::connection::Answer;
+use crate::protobuf::Malformed;
+
+/// Why a call gets no verdict.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    /// The message is none.
+    #[error("the request is not understood: {0}")]
+    Malformed(#[from] Malformed),
+    /// The JSON is not that of a request.
+    #[error("the request is not understood: {0}")]
+    Json(&'static str),
+    /// The envelope is wrong.
+    #[error("the call does not hold one message: {0}")]
+    Envelope(&'static str),
+    /// Nobody said that they may compress.
+    #[error("the message is compressed; send it as identity")]
+    Compressed,
+    /// There are more of something than there may be.
+    #[error("more than {most} {what}")]
+    TooMany { what: &'static str, most: usize },
+    /// Something is longer than it may be.
+    #[error("a {what} has more than {most} bytes")]
+    TooLong { what: &'static str, most: usize },
+    /// A limit comes along, but not per what.
+    #[error("descriptor {descriptor} brings a limit with unit {unit}, which is none")]
+    NoSuchUnit { descriptor: usize, unit: u64 },
+    /// Whose limits?
+    #[error("the domain must not be empty")]
+    NoDomain,
+    /// Nothing to decide about.
+    #[error("the list of descriptors must not be empty")]
+    NoDescriptors,
+    /// Nothing to decide by.
+    #[error("no configuration is loaded")]
+    NoConfiguration,
+    /// The message did not come whole.
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    /// The store gave no answer.
+    #[error("the store gave no answer: {0}")]
+    Store(StoreError),
+    /// There is no such method.
+    #[error("there is no such method")]
+    NoSuchMethod,
+    /// A service whose health nobody knows.
+    #[error("there is no such service")]
+    NoSuchService,
+    /// We failed.
+    #[error("this is our fault; see the log")]
+    Internal,
+}
+
+/// The status codes of gRPC that are used here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Code {
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    ResourceExhausted = 8,
+    Unimplemented = 12,
+    Internal = 13,
+}
+
+impl Fault {
+    fn code(&self) -> Code {
+        match self {
+            Fault::Malformed(_)
+            | Fault::Json(_)
+            | Fault::Envelope(_)
+            | Fault::TooMany { .. }
+            | Fault::TooLong { .. }
+            | Fault::NoSuchUnit { .. }
+            | Fault::Body(BodyError::Broken) => Code::InvalidArgument,
+            Fault::Body(BodyError::TooLarge { .. }) => Code::ResourceExhausted,
+            Fault::Body(BodyError::TooSlow | BodyError::Outpaced) => Code::DeadlineExceeded,
+            Fault::Compressed | Fault::NoSuchMethod => Code::Unimplemented,
+            Fault::NoSuchService => Code::NotFound,
+            // As the reference service has it. `Unavailable` would invite Envoy to ask again, and a
+            // charge without an answer may have been made.
+            Fault::NoDomain | Fault::NoDescriptors | Fault::NoConfiguration | Fault::Store(_) => {
+                Code::Unknown
+            }
+            Fault::Internal => Code::Internal,
+        }
+    }
+
+    /// The nearest status of HTTP, for the metrics that all edges share.
+    pub(crate) fn status(&self) -> u16 {
+        match (self, self.code()) {
+            (Fault::Store(_) | Fault::NoConfiguration, _) => 503,
+            (_, Code::Internal) => 500,
+            (_, Code::ResourceExhausted) => 413,
+            (_, Code::DeadlineExceeded) => 408,
+            (_, Code::Unimplemented | Code::NotFound) => 404,
+            _ => 400,
+        }
+    }
+
+    /// As an answer, which is nothing but its head.
+    pub(crate) fn answer(&self) -> Answer {
+        let mut answer = Response::new(bytes::Bytes::new().into());
+        let headers = answer.headers_mut();
+        headers.insert(http::header::CONTENT_TYPE, frame::CONTENT_TYPE);
+        headers.insert(frame::STATUS, HeaderValue::from(self.code() as u16));
+        if let Ok(text) = HeaderValue::try_from(escaped(&self.to_string())) {
+            headers.insert(frame::MESSAGE, text);
+        }
+        if matches!(self, Fault::Compressed) {
+            headers.insert(frame::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
+        answer
+    }
+}
+
+/// A text as `grpc-message` has it: printable ASCII as it is, everything else as `%XX`.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => out.push(char::from(byte)),
+            _ => {
+                const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+                let digit = |half: u8| char::from(DIGITS[usize::from(half)]);
+                out.extend(['%', digit(byte >> 4), digit(byte & 15)]);
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_a_status_and_a_text_in_the_head() {
+        let answer = Fault::NoDomain.answer();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()["grpc-status"], "2");
+        assert_eq!(
+            answer.headers()["grpc-message"],
+            "the domain must not be empty"
+        );
+        assert_eq!(answer.headers()["content-type"], "application/grpc");
+    }
+
+    #[test]
+    fn what_is_not_printable_is_escaped() {
+        assert_eq!(escaped("50% é\n"), "50%25 %C3%A9%0A");
+    }
+}

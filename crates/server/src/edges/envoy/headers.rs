@@ -1,0 +1,92 @@
+//! The headers that Envoy is asked to put on its answer to the client.
+
+use tidegate::http::{Context, each_header};
+use tidegate_core::described::{Status, StatusLimit};
+use tidegate_core::engine::Judged;
+use tidegate_core::units::Nanos;
+
+use super::options::{LimitHeaders, ThreeNames};
+
+/// Shows every header by name and value.
+pub(super) fn each(
+    wanted: &LimitHeaders,
+    judged: &Judged<'_>,
+    context: &Context<'_>,
+    mut each: impl FnMut(&str, &[u8]),
+) {
+    match wanted {
+        LimitHeaders::Off => {}
+        LimitHeaders::Three(names) => three(names, judged, each),
+        LimitHeaders::Ours => each_header(&judged.decision, context, |name, value| {
+            // Who is let pass has nothing to wait for, whatever was watched.
+            if judged.over || name != "retry-after" {
+                each(name, value);
+            }
+        }),
+    }
+}
+
+fn three(names: &ThreeNames, judged: &Judged<'_>, mut each: impl FnMut(&str, &[u8])) {
+    let Some((status, limit)) = told_of(&judged.statuses) else {
+        return;
+    };
+    let reset = status.reset_after.unwrap_or(Nanos::ZERO).secs_up();
+    let mut digits = itoa::Buffer::new();
+    each(&names.limit, digits.format(limit.requests).as_bytes());
+    each(&names.remaining, digits.format(status.remaining).as_bytes());
+    each(&names.reset, digits.format(reset).as_bytes());
+}
+
+/// The descriptor that the three headers are about: the last that refuses, else the first of those
+/// with the least left. One of several budgets does not refuse alone.
+fn told_of<'s, 'r>(statuses: &'s [Status<'r>]) -> Option<(&'s Status<'r>, StatusLimit<'r>)> {
+    let limited = || {
+        let statuses = statuses.iter();
+        statuses.filter_map(|status| status.limit.map(|limit| (status, limit)))
+    };
+    let mut refusing = limited().filter(|(status, _)| status.over && !status.quota);
+    refusing
+        .next_back()
+        .or_else(|| limited().min_by_key(|(status, _)| status.remaining))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::described::Unit;
+
+    fn status(over: bool, quota: bool, remaining: u32, requests: Option<u32>) -> Status<'static> {
+        Status {
+            over,
+            quota,
+            remaining,
+            limit: requests.map(|requests| StatusLimit {
+                requests,
+                unit: Some(Unit::Minute),
+                name: None,
+            }),
+            ..Status::FREE
+        }
+    }
+
+    fn limit(statuses: &[Status<'_>]) -> Option<u32> {
+        told_of(statuses).map(|(_, limit)| limit.requests)
+    }
+
+    #[test]
+    fn the_three_headers_are_about_the_last_refusal_or_the_least_left() {
+        let free = status(false, false, 0, None);
+        let plenty = status(false, false, 9, Some(10));
+        let little = status(false, false, 1, Some(20));
+        let as_little = status(false, false, 1, Some(21));
+        let over = status(true, false, 0, Some(30));
+        let over_too = status(true, false, 0, Some(40));
+        let spent = status(true, true, 0, Some(50));
+        assert_eq!(limit(std::slice::from_ref(&free)), None);
+        let calm = [free.clone(), plenty.clone(), little, as_little];
+        assert_eq!(limit(&calm), Some(20));
+        let refused = [over, over_too, plenty.clone(), spent.clone()];
+        assert_eq!(limit(&refused), Some(40));
+        assert_eq!(limit(&[plenty, spent]), Some(50), "it has the least left");
+    }
+}

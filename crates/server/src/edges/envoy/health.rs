@@ -1,0 +1,29 @@
+//! The health check of gRPC: whether to go on sending calls here.
+//!
+//! The empty name is the process, which is well as long as it answers; `ratelimit` is the service,
+//! which is not when the process is about to end.
+
+use super::error::Fault;
+use crate::drain::Phase;
+use crate::protobuf::{Fields, Writer};
+
+const SERVING: u64 = 1;
+const NOT_SERVING: u64 = 2;
+
+/// Answers a `HealthCheckRequest`: writes the response to `out`.
+pub(super) fn check(message: &[u8], phase: Phase, out: &mut Vec<u8>) -> Result<(), Fault> {
+    let mut service = "";
+    for field in Fields::of(message) {
+        let field = field?;
+        if field.number == 1 {
+            service = field.text()?;
+        }
+    }
+    let status = match (service, phase) {
+        ("", _) | ("ratelimit", Phase::Serving) => SERVING,
+        ("ratelimit", Phase::Leaving | Phase::Closing) => NOT_SERVING,
+        _ => return Err(Fault::NoSuchService),
+    };
+    Writer::to(out).uint(1, status);
+    Ok(())
+}

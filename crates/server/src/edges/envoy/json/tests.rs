@@ -1,0 +1,76 @@
+use super::*;
+use serde_json::json;
+use tidegate_core::units::Cost;
+
+fn fault(value: Value) -> String {
+    asked(&value).unwrap_err().to_string()
+}
+
+fn with(descriptor: Value) -> Value {
+    json!({"domain": "shop", "descriptors": [descriptor]})
+}
+
+#[test]
+fn names_and_numbers_are_read_in_both_forms() {
+    for value in [
+        json!({"domain": "shop", "hitsAddend": 3, "descriptors": [
+            {"entries": [{"key": "a", "value": "b"}]},
+            {"limit": {"requestsPerUnit": 5, "unit": "WEEK"}, "hitsAddend": "7", "isNegativeHits": true}]}),
+        json!({"domain": "shop", "hits_addend": "3", "descriptors": [
+            {"entries": [{"key": "a", "value": "b"}], "limit": null},
+            {"limit": {"requests_per_unit": 5.0, "unit": 7}, "hits_addend": 7, "is_negative_hits": true}]}),
+    ] {
+        let read = asked(&value).unwrap();
+        assert_eq!((read.described.domain, read.hits_addend), ("shop", 3));
+        let [first, second] = &read.described.descriptors[..] else {
+            panic!("{read:?}");
+        };
+        assert_eq!(first.entries[..], [("a", "b")]);
+        assert_eq!(first.hits, Hits::Asked(Cost::new(3).unwrap()));
+        let own = OwnLimit {
+            requests: 5,
+            unit: Unit::Week,
+        };
+        assert_eq!((first.own, second.own), (None, Some(own)));
+        assert_eq!(second.hits, Hits::GivenBack(Cost::new(7).unwrap()));
+    }
+}
+
+#[test]
+fn what_is_not_the_json_of_a_request_is_refused() {
+    for (value, told) in [
+        (json!([]), "an object is missing"),
+        (json!({"domains": "a"}), "a name in it is not known"),
+        (json!({"domain": 7}), "a text is missing"),
+        (
+            json!({"domain": "a", "descriptors": {}}),
+            "a list is missing",
+        ),
+        (json!({"domain": "a"}), "descriptors must not be empty"),
+        (json!({}), "domain must not be empty"),
+        (
+            json!({"hitsAddend": 4_294_967_296_u64}),
+            "more than 32 bits",
+        ),
+        (json!({"hitsAddend": -1}), "a whole number is missing"),
+        (json!({"hitsAddend": 1.5}), "a whole number is missing"),
+        (with(json!({"entries": [{"kee": "a"}]})), "not known"),
+        (with(json!({"isNegativeHits": 1})), "neither true nor false"),
+        (
+            with(json!({"limit": {"unit": "FORTNIGHT"}})),
+            "brings a limit",
+        ),
+        (with(json!({"limit": {}})), "brings a limit"),
+        (
+            with(json!({"entries": vec![json!({}); 17]})),
+            "more than 16",
+        ),
+        (
+            with(json!({"entries": [{"key": "x".repeat(257)}]})),
+            "more than 256",
+        ),
+    ] {
+        let fault = fault(value.clone());
+        assert!(fault.contains(told), "{value} gives {fault}");
+    }
+}

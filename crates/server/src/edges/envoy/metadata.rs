@@ -1,0 +1,111 @@
+//! The dynamic metadata of an answer: what was asked, and what the rules of the descriptors that
+//! passed want to be told along.
+
+use std::fmt::Write;
+
+use tidegate_core::described::{Descriptor, Hits, OwnLimit, Status};
+use tidegate_core::rules::Metadata;
+
+use super::wire::Asked;
+
+type Fields = Vec<(Box<str>, Metadata)>;
+
+/// All of it.
+pub(super) fn of(asked: &Asked<'_>, statuses: &[Status<'_>]) -> Fields {
+    let descriptors = asked.described.descriptors.iter().map(of_descriptor);
+    let mut fields: Fields = vec![
+        ("domain".into(), text(asked.described.domain)),
+        ("descriptors".into(), Metadata::List(descriptors.collect())),
+    ];
+    if asked.hits_addend != 0 {
+        let hits = Metadata::Number(asked.hits_addend.into());
+        fields.push(("hitsAddend".into(), hits));
+    }
+    let passed = statuses.iter().filter(|status| !status.over);
+    let merged = passed
+        .filter_map(|status| status.metadata)
+        .fold(None, merge);
+    if let Some(merged) = merged {
+        fields.push(("metadata".into(), merged));
+    }
+    fields
+}
+
+fn of_descriptor(descriptor: &Descriptor<'_>) -> Metadata {
+    let entries = descriptor.entries.iter();
+    let entries = entries.map(|(key, value)| text(&format!("{key}={value}")));
+    let mut fields: Fields = vec![("entries".into(), Metadata::List(entries.collect()))];
+    if let Some(own) = descriptor.own {
+        fields.push(("limit".into(), text(&own_text(own))));
+    }
+    let own_hits = match descriptor.hits {
+        Hits::Asked(_) => None,
+        Hits::Nothing => Some(0),
+        Hits::Used(cost) | Hits::GivenBack(cost) => Some(cost.get()),
+    };
+    if let Some(hits) = own_hits {
+        // The protocol has no other numbers here; no count of hits reaches 2^53.
+        let hits = Metadata::Number(hits as f64);
+        fields.push(("hitsAddend".into(), hits));
+    }
+    Metadata::Map(fields)
+}
+
+/// A limit in the text form of its message, of which what is the default is no part.
+fn own_text(own: OwnLimit) -> String {
+    let mut out = String::new();
+    if own.requests != 0 {
+        let _ = write!(out, "requests_per_unit:{} ", own.requests);
+    }
+    out + "unit:" + &own.unit.name().to_ascii_uppercase()
+}
+
+/// Adds what is not there yet; what is there stays, but for maps, which take up each other's names.
+fn merge(known: Option<Metadata>, more: &Metadata) -> Option<Metadata> {
+    Some(match (known, more) {
+        (None, more) => more.clone(),
+        (Some(Metadata::Map(mut known)), Metadata::Map(more)) => {
+            for (name, value) in more {
+                match known.iter_mut().find(|(known, _)| known == name) {
+                    None => known.push((name.clone(), value.clone())),
+                    Some((_, found)) => {
+                        let before = std::mem::replace(found, Metadata::Null);
+                        *found = merge(Some(before), value).unwrap_or(Metadata::Null);
+                    }
+                }
+            }
+            Metadata::Map(known)
+        }
+        (Some(known), _) => known,
+    })
+}
+
+fn text(text: &str) -> Metadata {
+    Metadata::Text(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(fields: &[(&str, Metadata)]) -> Metadata {
+        let field = |(name, value): &(&str, Metadata)| ((*name).into(), value.clone());
+        Metadata::Map(fields.iter().map(field).collect())
+    }
+
+    #[test]
+    fn maps_take_up_each_other_and_the_first_word_counts() {
+        let first = map(&[("a", text("1")), ("m", map(&[("x", text("1"))]))]);
+        let second = map(&[
+            ("a", text("2")),
+            ("m", map(&[("x", text("2")), ("y", text("2"))])),
+            ("b", Metadata::Bool(true)),
+        ]);
+        let both = map(&[
+            ("a", text("1")),
+            ("m", map(&[("x", text("1")), ("y", text("2"))])),
+            ("b", Metadata::Bool(true)),
+        ]);
+        assert_eq!(merge(merge(None, &first), &second), Some(both));
+    }
+}

@@ -1,0 +1,23 @@
+//! The Envoy rate limit service, version 3, over gRPC, and its JSON twin `POST /json`.
+//!
+//! `wire` and `json` turn bytes into descriptors, `native` makes attributes of them for native rules,
+//! `reply` and `json` write the answer, `headers` and `metadata` what is told along; `frame` is gRPC's envelope,
+//! `health` its health check, `serve` the routes, `error` what is refused and how. No generated code:
+//! the messages are few, and each is read once, from the body, without copies.
+
+mod error;
+mod frame;
+mod headers;
+mod health;
+pub(crate) mod json;
+#[cfg(test)]
+#[path = "../../../tests/messages/mod.rs"]
+mod messages;
+mod metadata;
+mod native;
+mod options;
+mod reply;
+pub(crate) mod serve;
+mod wire;
+
+pub(crate) use options::{EnvoyOptions, LimitHeaders};

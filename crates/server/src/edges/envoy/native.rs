@@ -1,0 +1,106 @@
+//! The attributes that native rules see of a described request.
+//!
+//! The entries of all descriptors are one set; of a name that comes twice the first value counts.
+//! `remote_address` is the client's address and `api_key` its key, as on the other edges.
+
+use tidegate::identity::ip;
+use tidegate_core::described::{Described, Hits};
+use tidegate_core::request::{Edge, Request};
+use tidegate_core::units::{Cost, Nanos};
+
+use crate::edges::http::digested;
+
+/// What native rules are asked about.
+pub(super) fn request<'a>(described: &Described<'a>) -> Request<'a> {
+    let entries = described.descriptors.iter().map(|d| d.entries.len());
+    let mut request = Request {
+        edge: Edge::Envoy,
+        attributes: Vec::with_capacity(1 + entries.sum::<usize>()),
+        cost: cost(described),
+        // Envoy cannot hold a request back.
+        patience: Some(Nanos::ZERO),
+        ..Request::default()
+    };
+    let (mut has_key, entries) = (false, described.descriptors.iter().flat_map(|d| &d.entries));
+    for (name, value) in entries {
+        match *name {
+            // What is no address says nothing about who it is.
+            "remote_address" | "ip" => request.ip = request.ip.or_else(|| ip::parse(value).ok()),
+            "api_key" if has_key => {}
+            "api_key" => {
+                has_key = true;
+                request.api_key = (!value.is_empty()).then(|| digested(value));
+            }
+            name if request.text(name).is_some() => {}
+            name => request.attributes.push((name.into(), (*value).into())),
+        }
+    }
+    if request.text("domain").is_none() {
+        let domain = ("domain".into(), described.domain.into());
+        request.attributes.push(domain);
+    }
+    request
+}
+
+/// What the most expensive of the descriptors costs; nothing if none of them is charged.
+fn cost(described: &Described<'_>) -> Option<Cost> {
+    let costs = described.descriptors.iter().map(|d| match d.hits {
+        Hits::Asked(cost) | Hits::Used(cost) => Some(cost),
+        Hits::Nothing | Hits::GivenBack(_) => None,
+    });
+    costs.max().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_core::described::Descriptor;
+
+    fn described<'a>(descriptors: &[&[(&'a str, &'a str)]]) -> Described<'a> {
+        let descriptor = |entries: &&[(&'a str, &'a str)]| Descriptor {
+            entries: entries.iter().copied().collect(),
+            own: None,
+            hits: Hits::Asked(Cost::ONE),
+        };
+        Described {
+            domain: "shop",
+            descriptors: descriptors.iter().map(descriptor).collect(),
+        }
+    }
+
+    #[test]
+    fn all_entries_are_one_set_and_the_first_value_counts() {
+        let described = described(&[
+            &[("remote_address", "203.0.113.9"), ("path", "/a")],
+            &[("path", "/b"), ("api_key", "k1"), ("ip", "192.0.2.1")],
+        ]);
+        let request = request(&described);
+        assert_eq!(request.ip, Some("203.0.113.9".parse().unwrap()));
+        assert_eq!(request.text("path"), Some("/a"));
+        assert_eq!(request.text("domain"), Some("shop"));
+        assert_eq!(request.attributes.len(), 2);
+        assert_eq!(request.api_key, Some(digested("k1")));
+        assert_eq!(request.patience, Some(Nanos::ZERO));
+        assert_eq!(request.edge, Edge::Envoy);
+    }
+
+    #[test]
+    fn a_domain_among_the_entries_stays() {
+        let described = described(&[&[("domain", "other")]]);
+        assert_eq!(request(&described).text("domain"), Some("other"));
+    }
+
+    #[test]
+    fn the_cost_is_that_of_the_most_expensive_descriptor() {
+        let mut described = described(&[&[("a", "1")], &[("b", "1")], &[("c", "1")]]);
+        described.descriptors[1].hits = Hits::Used(Cost::new(7).unwrap());
+        described.descriptors[2].hits = Hits::GivenBack(Cost::new(9).unwrap());
+        assert_eq!(request(&described).cost, Cost::new(7));
+    }
+
+    #[test]
+    fn what_is_no_address_is_none() {
+        let described = described(&[&[("remote_address", "10.0.0.0/8")]]);
+        assert_eq!(request(&described).ip, None);
+    }
+}

@@ -1,0 +1,48 @@
+//! How the Envoy protocol is answered, where the reference service can be told to answer otherwise.
+
+use tidegate_core::described::Manner;
+
+/// The choices there are. The default is ours.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct EnvoyOptions {
+    /// In what manner descriptors are decided.
+    pub(crate) manner: Manner,
+    /// Which headers Envoy is asked to put on its answer.
+    pub(crate) headers: LimitHeaders,
+    /// Whether what was asked, and the metadata of what passed, is told as dynamic metadata.
+    pub(crate) dynamic_metadata: bool,
+    /// Above which part of a limit a hit counts as near it; statistics under the names of the
+    /// reference are kept only if this is given.
+    pub(crate) near_ratio: Option<f64>,
+}
+
+/// Headers for the client.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) enum LimitHeaders {
+    /// Those of every other edge: the `RateLimit` family and `Retry-After`.
+    #[default]
+    Ours,
+    /// None.
+    Off,
+    /// The three of the reference.
+    Three(Box<ThreeNames>),
+}
+
+/// The names of the reference's three headers, as they are to be written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ThreeNames {
+    pub(crate) limit: String,
+    pub(crate) remaining: String,
+    /// Seconds to the end of the window.
+    pub(crate) reset: String,
+}
+
+impl Default for ThreeNames {
+    fn default() -> Self {
+        ThreeNames {
+            limit: "RateLimit-Limit".to_owned(),
+            remaining: "RateLimit-Remaining".to_owned(),
+            reset: "RateLimit-Reset".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The methods of the gRPC listener.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{Method, Response, StatusCode};
+use hyper::Request;
+use hyper::body::Incoming;
+use tidegate::View;
+use tidegate::http::BodyStyle;
+use tidegate_core::engine::Judged;
+use tidegate_core::request::Edge;
+
+use super::error::Fault;
+use super::reply::Reply;
+use super::wire::{self, Asked};
+use super::{frame, health, native};
+use crate::address::Place;
+use crate::counters::Counters;
+use crate::ids::Id;
+use crate::net::body;
+use crate::net::connection::{Answer, Handler};
+use crate::service::Service;
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
+
+/// What most answers take: one status and five headers.
+const USUAL_ANSWER: usize = 384;
+
+/// The gRPC listener.
+#[derive(Clone)]
+pub(crate) struct Envoy(pub(crate) Arc<Service>);
+
+impl Handler for Envoy {
+    async fn handle(&self, _: &Place, request: Request<Incoming>) -> Answer {
+        let service = &*self.0;
+        let (parts, body) = request.into_parts();
+        if parts.method != Method::POST || !frame::is_spoken(&parts.headers) {
+            service.metrics.answered(Edge::Envoy, 415);
+            let mut answer = Response::new(Bytes::new().into());
+            *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return answer;
+        }
+        let answered = match parts.uri.path() {
+            SHOULD_RATE_LIMIT => should_rate_limit(service, body).await,
+            HEALTH => check_health(service, body).await.map(|out| (200, out)),
+            _ => Err(Fault::NoSuchMethod),
+        };
+        match answered {
+            Ok((status, out)) => {
+                service.metrics.answered(Edge::Envoy, status);
+                frame::answer(out)
+            }
+            Err(fault) => {
+                service.metrics.answered(Edge::Envoy, fault.status());
+                fault.answer()
+            }
+        }
+    }
+
+    fn panicked(&self) -> Answer {
+        self.0.metrics.answered(Edge::Envoy, 500);
+        Fault::Internal.answer()
+    }
+
+    fn trusts(&self, peer: IpAddr) -> bool {
+        self.0.reading().trusts(peer)
+    }
+}
+
+/// A status for the metrics, and a message in its envelope.
+type Told = Result<(u16, Vec<u8>), Fault>;
+
+async fn should_rate_limit(service: &Service, body: Incoming) -> Told {
+    let body = body::read(body, frame::PREFIX + wire::LARGEST).await?;
+    service.wait_for(decide(service, &body)).await
+}
+
+async fn decide(service: &Service, body: &[u8]) -> Told {
+    let view = service.limiter.view();
+    let asked = wire::asked(frame::message(body)?)?;
+    judge(service, &view, &asked, |reply| {
+        let mut out = frame::blank(USUAL_ANSWER);
+        reply.write(&mut out);
+        out
+    })
+    .await
+}
+
+/// Decides a request and has its answer written.
+pub(super) async fn judge<'v, T>(
+    service: &Service,
+    view: &'v View<'_, Counters>,
+    asked: &Asked<'v>,
+    write: impl FnOnce(&Reply<'_, 'v>) -> T,
+) -> Result<(u16, T), Fault> {
+    if !service.is_configured() {
+        return Err(Fault::NoConfiguration);
+    }
+    let begun = Instant::now();
+    let request = native::request(&asked.described);
+    let judged = view
+        .check_described(request, &asked.described, service.envoy.manner)
+        .await;
+    service.metrics.took(Edge::Envoy, begun.elapsed());
+    let judged = judged.map_err(|error| {
+        tracing::warn!(%error, "store gave no answer");
+        Fault::Store(error)
+    })?;
+    let id = service.ids.next();
+    log(service, &id, asked, &judged);
+    let reply = Reply {
+        asked,
+        judged: &judged,
+        options: &service.envoy,
+        context: service.context(&id, BodyStyle::Plain),
+    };
+    let status = if judged.over { 429 } else { 200 };
+    Ok((status, write(&reply)))
+}
+
+fn log(service: &Service, id: &Id, asked: &Asked<'_>, judged: &Judged<'_>) {
+    if judged.over {
+        service.log_denial(id, Edge::Envoy, &judged.decision, || {
+            Some(native::request(&asked.described))
+        });
+    }
+}
+
+async fn check_health(service: &Service, body: Incoming) -> Result<Vec<u8>, Fault> {
+    let body = body::read(body, frame::PREFIX + wire::LARGEST).await?;
+    let mut out = frame::blank(2);
+    let phase = *service.phase.borrow();
+    health::check(frame::message(&body)?, phase, &mut out)?;
+    Ok(out)
+}

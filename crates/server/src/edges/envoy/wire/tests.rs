@@ -1,0 +1,216 @@
+use super::*;
+use crate::edges::envoy::messages::{
+    Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+};
+use prost::Message;
+
+/// What a message of another's making is read as.
+fn expected(message: &RateLimitRequest) -> Asked<'_> {
+    let descriptor = |d: &RateLimitDescriptor| {
+        let own = OwnHits {
+            addend: d.hits_addend,
+            is_negative: d.is_negative_hits,
+        };
+        let limit = |limit: &RateLimitOverride| OwnLimit {
+            requests: limit.requests_per_unit,
+            unit: unit(u64::try_from(limit.unit).unwrap()).unwrap(),
+        };
+        (own, d.limit.as_ref().map(limit))
+    };
+    let read = message.descriptors.iter().map(|d| {
+        let (own, limit) = descriptor(d);
+        let entries = d.entries.iter();
+        Descriptor {
+            entries: entries.map(|e| (&*e.key, &*e.value)).collect(),
+            own: limit,
+            hits: hits(own, message.hits_addend),
+        }
+    });
+    Asked {
+        described: Described {
+            domain: &message.domain,
+            descriptors: read.collect(),
+        },
+        hits_addend: message.hits_addend,
+    }
+}
+
+fn entry(key: &str, value: &str) -> Entry {
+    Entry {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    }
+}
+
+fn one(entries: &[(&str, &str)]) -> RateLimitRequest {
+    let entries = entries.iter().map(|(key, value)| entry(key, value));
+    RateLimitRequest {
+        domain: "shop".to_owned(),
+        descriptors: vec![RateLimitDescriptor {
+            entries: entries.collect(),
+            ..Default::default()
+        }],
+        hits_addend: 0,
+    }
+}
+
+/// A small generator: the same numbers every time.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % most as u64) as usize
+    }
+}
+
+fn random(chance: &mut Chance) -> RateLimitRequest {
+    const TEXTS: [&str; 5] = ["a", "", "remote_address", "203.0.113.9", "überall"];
+    let mut descriptors = Vec::new();
+    for _ in 0..=chance.below(6) {
+        let entries = (0..chance.below(6))
+            .map(|_| entry(TEXTS[chance.below(5)], TEXTS[chance.below(5)]))
+            .collect();
+        let limit = (chance.below(3) == 0).then(|| RateLimitOverride {
+            requests_per_unit: chance.below(1 << 32) as u32,
+            unit: 1 + chance.below(7) as i32,
+        });
+        let hits = [0, 1, 300, usize::MAX][chance.below(4)] as u64;
+        descriptors.push(RateLimitDescriptor {
+            entries,
+            limit,
+            hits_addend: (chance.below(3) == 0).then_some(hits),
+            is_negative_hits: chance.below(4) == 0,
+        });
+    }
+    RateLimitRequest {
+        domain: "x".repeat(1 + chance.below(200)),
+        descriptors,
+        hits_addend: [0, 1, 7, u32::MAX][chance.below(4)],
+    }
+}
+
+#[test]
+fn what_others_write_is_read_as_they_meant_it() {
+    let mut chance = Chance(0x5eed);
+    for _ in 0..20_000 {
+        let message = random(&mut chance);
+        let bytes = message.encode_to_vec();
+        assert_eq!(asked(&bytes).unwrap(), expected(&message));
+    }
+}
+
+#[test]
+fn hits_are_the_descriptors_own_or_those_of_the_request() {
+    let cost = |n| Cost::new(n).unwrap();
+    let check = |addend, is_negative, of_request, want| {
+        let own = OwnHits {
+            addend,
+            is_negative,
+        };
+        assert_eq!(hits(own, of_request), want);
+    };
+    check(None, false, 0, Hits::Asked(cost(1)));
+    check(None, false, 5, Hits::Asked(cost(5)));
+    check(Some(0), false, 5, Hits::Nothing);
+    check(Some(3), false, 5, Hits::Used(cost(3)));
+    check(Some(3), true, 5, Hits::GivenBack(cost(3)));
+    check(None, true, 5, Hits::GivenBack(cost(5)));
+    check(Some(0), true, 5, Hits::Nothing);
+}
+
+#[test]
+fn every_unit_has_its_number() {
+    let numbers = Unit::ALL.map(unit_number);
+    assert_eq!(numbers, [1, 2, 3, 4, 7, 5, 6]);
+    for known in Unit::ALL {
+        assert_eq!(unit(unit_number(known).into()), Some(known));
+    }
+    assert_eq!((unit(0), unit(8)), (None, None));
+}
+
+fn fault(message: &RateLimitRequest) -> String {
+    asked(&message.encode_to_vec()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_request_says_whose_limits_and_about_what() {
+    let nameless = RateLimitRequest {
+        domain: String::new(),
+        ..one(&[("a", "b")])
+    };
+    assert_eq!(fault(&nameless), "the domain must not be empty");
+    let nothing = RateLimitRequest {
+        descriptors: vec![],
+        ..one(&[])
+    };
+    assert_eq!(fault(&nothing), "the list of descriptors must not be empty");
+    for unit in [0, 8, -1] {
+        let mut message = one(&[("a", "b")]);
+        message.descriptors[0].limit = Some(RateLimitOverride {
+            requests_per_unit: 1,
+            unit,
+        });
+        let fault = fault(&message);
+        assert!(fault.starts_with("descriptor 0 brings a limit"), "{fault}");
+    }
+}
+
+#[test]
+fn what_is_within_the_bounds_is_read_and_one_more_is_refused() {
+    let long = |length| "x".repeat(length);
+    let with = |key: usize, value: usize| one(&[(&long(key), &long(value))]);
+    let of_domain = |length| RateLimitRequest {
+        domain: long(length),
+        ..one(&[("a", "b")])
+    };
+    let of_entries = |count| one(&vec![("a", "b"); count]);
+    let of_descriptors = |count| RateLimitRequest {
+        descriptors: vec![RateLimitDescriptor::default(); count],
+        ..one(&[])
+    };
+    let cases = [
+        (with(256, 4096), with(257, 1), "a key has more than 256"),
+        (with(1, 4096), with(1, 4097), "a value has more than 4096"),
+        (of_domain(256), of_domain(257), "a domain has more than 256"),
+        (of_entries(16), of_entries(17), "more than 16 entries"),
+        (of_descriptors(16), of_descriptors(17), "more than 16 desc"),
+    ];
+    for (within, beyond, told) in cases {
+        assert!(asked(&within.encode_to_vec()).is_ok(), "{told}");
+        assert!(fault(&beyond).starts_with(told), "{}", fault(&beyond));
+    }
+}
+
+/// Good messages with a few bytes changed, cut or repeated: what we understand, others read alike.
+#[test]
+fn no_bytes_make_it_panic_and_others_agree() {
+    let mut chance = Chance(0xdeed);
+    let (mut understood, mut refused) = (0, 0);
+    for _ in 0..100_000 {
+        let mut bytes = random(&mut chance).encode_to_vec();
+        for _ in 0..=chance.below(3) {
+            let at = chance.below(bytes.len().max(1)).min(bytes.len());
+            match chance.below(4) {
+                0 if at < bytes.len() => bytes[at] = chance.below(256) as u8,
+                1 => bytes.insert(at, chance.below(256) as u8),
+                2 => bytes.truncate(at),
+                _ => bytes.extend_from_within(at..),
+            }
+        }
+        match asked(&bytes) {
+            Ok(_) => {
+                understood += 1;
+                let others = RateLimitRequest::decode(&*bytes);
+                assert!(others.is_ok(), "{bytes:?}");
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(
+        understood > 5_000 && refused > 10_000,
+        "{understood} {refused}"
+    );
+}

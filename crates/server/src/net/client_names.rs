@@ -1,0 +1,77 @@
+//! Which clients are let in by the names in their certificates.
+//!
+//! The authority says that a certificate is genuine; this says that its holder is one of those who are
+//! meant. Without names everyone the authority has signed for is.
+
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use webpki::EndEntityCert;
+
+/// Lets in whom `genuine` lets in, if the certificate has one of `names`.
+#[derive(Debug)]
+pub(super) struct ClientNames {
+    pub(super) genuine: Arc<dyn ClientCertVerifier>,
+    pub(super) names: Vec<String>,
+}
+
+impl ClientNames {
+    /// Whether a certificate is for `name`: a host, an address, or a URI as written.
+    fn is_for(certificate: &EndEntityCert<'_>, name: &str) -> bool {
+        let host = ServerName::try_from(name);
+        host.is_ok_and(|host| certificate.verify_is_valid_for_subject_name(&host).is_ok())
+            || certificate.valid_uri_names().any(|uri| uri == name)
+    }
+}
+
+impl ClientCertVerifier for ClientNames {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.genuine.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self
+            .genuine
+            .verify_client_cert(end_entity, intermediates, now)?;
+        let bad = |_| Error::InvalidCertificate(CertificateError::BadEncoding);
+        let certificate = EndEntityCert::try_from(end_entity).map_err(bad)?;
+        match self
+            .names
+            .iter()
+            .any(|name| Self::is_for(&certificate, name))
+        {
+            true => Ok(verified),
+            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.genuine.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.genuine.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.genuine.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,204 @@
+//! TLS in front of a listener: who we are, and whom we let in.
+//!
+//! The files are looked at every second, and read again when they have changed, so that a certificate
+//! is renewed without a restart. Kept true: what cannot be used is told once and the one before stays
+//! in use; connections that are open keep what they were agreed on.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tracing::{info, warn};
+
+use super::client_names::ClientNames;
+
+/// How long a client may take to agree on a connection: many round trips even on a bad line.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Where the certificates are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Files {
+    /// Ours, and those between it and the authority.
+    pub(crate) certificate: PathBuf,
+    /// Its key.
+    pub(crate) key: PathBuf,
+    /// Those whose clients are let in; without it everyone is.
+    pub(crate) client_authorities: Option<PathBuf>,
+    /// The names of which a client must have one; without any every client of the authorities is.
+    pub(crate) client_names: Vec<String>,
+}
+
+/// Certificates that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadFiles {
+    /// A file is not there, or is not what it should be.
+    #[error("{}: {reason}", file.display())]
+    File { file: PathBuf, reason: String },
+    /// Each is well, but not with the others.
+    #[error("the certificate in {} cannot be used: {reason}", file.display())]
+    Together { file: PathBuf, reason: String },
+}
+
+/// What is shown to clients at this moment.
+pub(crate) struct Tls {
+    files: Files,
+    /// As the files looked before they were read for the first time.
+    looked: [Look; 3],
+    config: ArcSwap<ServerConfig>,
+}
+
+impl Tls {
+    /// Reads the files.
+    pub(crate) fn open(files: Files) -> Result<Self, BadFiles> {
+        let looked = files.look();
+        let config = files.read()?;
+        Ok(Tls {
+            files,
+            looked,
+            config: ArcSwap::from_pointee(config),
+        })
+    }
+
+    /// Agrees on a connection.
+    pub(crate) async fn greet<I>(&self, io: I) -> io::Result<TlsStream<I>>
+    where
+        I: AsyncRead + AsyncWrite + Unpin,
+    {
+        let acceptor = TlsAcceptor::from(self.config.load_full());
+        let greeted = tokio::time::timeout(DEADLINE, acceptor.accept(io)).await;
+        greeted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
+    /// Follows the files for as long as anybody uses this.
+    pub(crate) fn follow(self: &Arc<Self>) {
+        let tls = Arc::downgrade(self);
+        let mut seen = self.looked;
+        tokio::spawn(async move {
+            let mut tick = tokio::time::interval(LOOK_EVERY);
+            loop {
+                tick.tick().await;
+                let Some(tls) = tls.upgrade() else { return };
+                let now = tls.files.look();
+                if now != seen {
+                    seen = now;
+                    tls.renew();
+                }
+            }
+        });
+    }
+
+    fn renew(&self) {
+        match self.files.read() {
+            Ok(config) => {
+                self.config.store(Arc::new(config));
+                info!(file = %self.files.certificate.display(), "certificate renewed");
+            }
+            Err(error) => warn!(%error, "bad certificate, the one before stays in use"),
+        }
+    }
+}
+
+/// What a file looks like from outside. A file that is replaced differs in one of these.
+type Look = Option<(SystemTime, u64, u64)>;
+
+impl Files {
+    fn look(&self) -> [Look; 3] {
+        use std::os::unix::fs::MetadataExt;
+        let look = |path: &Path| {
+            let found = fs::metadata(path).ok()?;
+            Some((found.modified().ok()?, found.len(), found.ino()))
+        };
+        let authorities = self.client_authorities.as_deref();
+        [
+            look(&self.certificate),
+            look(&self.key),
+            authorities.and_then(look),
+        ]
+    }
+
+    fn read(&self) -> Result<ServerConfig, BadFiles> {
+        let certificates = certificates(&self.certificate)?;
+        let key =
+            PrivateKeyDer::from_pem_file(&self.key).map_err(|error| bad_file(&self.key, &error))?;
+        let together = |error: rustls::Error| BadFiles::Together {
+            file: self.certificate.clone(),
+            reason: error.to_string(),
+        };
+        let provider = provider();
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(together)?;
+        let builder = match &self.client_authorities {
+            None => builder.with_no_client_auth(),
+            Some(file) => builder.with_client_cert_verifier(self.clients(file, provider)?),
+        };
+        let mut config = builder
+            .with_single_cert(certificates, key)
+            .map_err(together)?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(config)
+    }
+
+    fn clients(
+        &self,
+        file: &Path,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, BadFiles> {
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(file)? {
+            roots
+                .add(authority)
+                .map_err(|error| bad_file(file, &error))?;
+        }
+        let genuine = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| bad_file(file, &error))?;
+        Ok(match self.client_names.is_empty() {
+            true => genuine,
+            false => Arc::new(ClientNames {
+                genuine,
+                names: self.client_names.clone(),
+            }),
+        })
+    }
+}
+
+/// At least one certificate.
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, BadFiles> {
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let read = read.map_err(|error| bad_file(file, &error))?;
+    match read.is_empty() {
+        true => Err(bad_file(
+            file,
+            &"there is no certificate in it; give a PEM file",
+        )),
+        false => Ok(read),
+    }
+}
+
+fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> BadFiles {
+    BadFiles::File {
+        file: file.to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+/// The cryptography is ring's, as on the way to a store.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}

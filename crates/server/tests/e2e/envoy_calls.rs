@@ -1,0 +1,316 @@
+//! The Envoy protocol by its port: what is asked, what is refused, what is told. Native rules decide.
+
+use bytes::Bytes;
+use http::Request;
+use prost::Message;
+
+use crate::grpc::{Caller, HEALTH, OK, OVER, SHOULD_RATE_LIMIT, framed, request};
+use crate::http::Client;
+use crate::messages::{RateLimitOverride, RateLimitRequest};
+use crate::server::{Server, unit, wait_for};
+
+fn rules() -> String {
+    let unit = unit();
+    format!(
+        "version: 1\nrules:\n  \
+         - {{ name: per-client, match: {{ domain: shop }}, by: ip, rate: 2/{unit}, algorithm: fixed-window }}\n  \
+         - {{ name: per-key, match: {{ path: /keyed }}, by: api_key, rate: 1/{unit}, algorithm: fixed-window }}\n"
+    )
+}
+
+fn of_client(ip: &str) -> RateLimitRequest {
+    request("shop", &[&[("remote_address", ip)]])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn native_rules_decide_and_tell_in_headers() {
+    let server = Server::start(&rules());
+    let caller = Caller::connect(&server).await;
+    for left in ["1", "0"] {
+        let told = caller.ask(&of_client("203.0.113.9")).await;
+        assert_eq!(told.overall_code, OK);
+        assert_eq!(told.statuses.len(), 1);
+        assert_eq!(told.header("x-ratelimit-remaining"), Some(left));
+        assert_eq!(told.header("retry-after"), None);
+    }
+    let told = caller.ask(&of_client("203.0.113.9")).await;
+    assert_eq!(told.overall_code, OVER);
+    let policy = told.header("ratelimit-policy").unwrap();
+    assert!(policy.starts_with("\"per-client\";q=2"), "{policy}");
+    let wait: u64 = told.header("retry-after").unwrap().parse().unwrap();
+    assert!(wait > 0);
+    let id = told.header("x-tidegate-id").unwrap().to_owned();
+    server.wait_log(|line| line["message"] == "denied" && line["id"] == *id);
+    assert!(told.raw_body.is_empty() && told.quota.is_none());
+    assert!(told.request_headers_to_add.is_empty() && told.dynamic_metadata.is_none());
+    let other = caller.ask(&of_client("203.0.113.10")).await;
+    assert_eq!(other.overall_code, OK, "another client");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_the_same_counter_as_through_the_other_doors() {
+    let server = Server::start(&rules());
+    let caller = Caller::connect(&server).await;
+    assert_eq!(caller.ask(&of_client("203.0.113.9")).await.overall_code, OK);
+    let body = r#"{"attributes": {"ip": "203.0.113.9", "domain": "shop"}}"#;
+    let reply = server.post("/v1/check", body);
+    assert_eq!((reply.status, &reply.json()["remaining"]), (200, &0.into()));
+    assert_eq!(
+        caller.ask(&of_client("203.0.113.9")).await.overall_code,
+        OVER
+    );
+    assert_eq!(server.post("/v1/check", body).status, 429);
+    let keyed = request("x", &[&[("path", "/keyed")], &[("api_key", "k1")]]);
+    assert_eq!(caller.ask(&keyed).await.overall_code, OK);
+    let body = r#"{"attributes": {"api_key": "k1", "path": "/keyed"}}"#;
+    assert_eq!(server.post("/v1/check", body).status, 429);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hits_of_a_request_are_its_cost() {
+    let server = Server::start(&rules());
+    let caller = Caller::connect(&server).await;
+    let mut asked = of_client("203.0.113.9");
+    asked.hits_addend = 2;
+    assert_eq!(caller.ask(&asked).await.overall_code, OK);
+    assert_eq!(caller.ask(&asked).await.overall_code, OVER);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_gets_no_verdict_is_told_why() {
+    let server = Server::start(&rules());
+    let caller = Caller::connect(&server).await;
+    let of = |change: fn(&mut RateLimitRequest)| {
+        let mut asked = of_client("203.0.113.9");
+        change(&mut asked);
+        asked
+    };
+    let cases = [
+        (of(|r| r.domain.clear()), "2", "domain must not be empty"),
+        (
+            of(|r| r.descriptors.clear()),
+            "2",
+            "descriptors must not be empty",
+        ),
+        (
+            of(|r| r.descriptors[0].limit = Some(RateLimitOverride::default())),
+            "3",
+            "unit 0, which is none",
+        ),
+        (
+            of(|r| r.descriptors = vec![r.descriptors[0].clone(); 17]),
+            "3",
+            "more than 16 descriptors",
+        ),
+        (
+            of(|r| {
+                let entry = r.descriptors[0].entries[0].clone();
+                r.descriptors[0].entries = vec![entry; 17];
+            }),
+            "3",
+            "more than 16 entries",
+        ),
+        (
+            of(|r| r.descriptors[0].entries[0].key = "k".repeat(257)),
+            "3",
+            "a key has more than 256 bytes",
+        ),
+        (
+            of(|r| r.descriptors[0].entries[0].value = "v".repeat(4097)),
+            "3",
+            "a value has more than 4096 bytes",
+        ),
+        (
+            of(|r| r.domain = "d".repeat(70_000)),
+            "8",
+            "more than 65541 bytes",
+        ),
+    ];
+    for (asked, code, told) in cases {
+        let (found, text) = caller.fails(&asked).await;
+        assert_eq!(found, code, "{text}");
+        assert!(text.contains(told), "{text}");
+    }
+    let good = caller.ask(&of_client("203.0.113.9")).await;
+    assert_eq!(good.overall_code, OK);
+    assert_eq!(
+        good.header("x-ratelimit-remaining"),
+        Some("1"),
+        "none of them was charged"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_call_is_told_so() {
+    let server = Server::start(&rules());
+    let caller = Caller::connect(&server).await;
+    let good = framed(&of_client("203.0.113.9"));
+    let mut compressed = good.to_vec();
+    compressed[0] = 1;
+    let cases: [(&str, Bytes, &str, &str); 7] = [
+        (
+            "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit",
+            good.clone(),
+            "12",
+            "no such method",
+        ),
+        (
+            "/grpc.health.v1.Health/Watch",
+            good.clone(),
+            "12",
+            "no such method",
+        ),
+        (
+            SHOULD_RATE_LIMIT,
+            compressed.into(),
+            "12",
+            "send it as identity",
+        ),
+        (
+            SHOULD_RATE_LIMIT,
+            Bytes::new(),
+            "3",
+            "ends before the message",
+        ),
+        (
+            SHOULD_RATE_LIMIT,
+            good.slice(..good.len() - 1),
+            "3",
+            "cut short",
+        ),
+        (
+            SHOULD_RATE_LIMIT,
+            [&good[..], &good[..]].concat().into(),
+            "3",
+            "something follows",
+        ),
+        (
+            SHOULD_RATE_LIMIT,
+            Bytes::from_static(&[0, 0, 0, 0, 1, 0x0b]),
+            "3",
+            "not understood",
+        ),
+    ];
+    for (path, body, code, told) in cases {
+        let called = caller.call(path, body).await;
+        assert_eq!(called.http, 200);
+        assert_eq!(called.code.as_deref(), Some(code), "{called:?}");
+        assert!(called.text.contains(told), "{called:?}");
+    }
+    let plain = Request::post("http://tidegate/json").header("content-type", "application/json");
+    let called = caller.send(plain.body(()).unwrap(), Bytes::new()).await;
+    assert_eq!(called.unwrap().http, 415);
+    let got = Request::get(format!("http://tidegate{SHOULD_RATE_LIMIT}"));
+    let got = got.header("content-type", "application/grpc");
+    let called = caller.send(got.body(()).unwrap(), Bytes::new()).await;
+    assert_eq!(called.unwrap().http, 415);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_says_whether_it_is_well() {
+    let server = Server::with(&rules(), &["--drain-delay", "600"]);
+    let caller = Caller::connect(&server).await;
+    let health = async |service: &str| {
+        let called = caller.health(service).await;
+        (called.code.unwrap(), called.body.to_vec())
+    };
+    let (serving, not_serving) = (vec![0, 0, 0, 0, 2, 8, 1], vec![0, 0, 0, 0, 2, 8, 2]);
+    for service in ["", "ratelimit"] {
+        assert_eq!(health(service).await, ("0".to_owned(), serving.clone()));
+    }
+    assert_eq!(health("other").await.0, "5");
+    let empty = caller.call(HEALTH, Bytes::from_static(&[0; 5])).await;
+    assert_eq!(empty.body, serving);
+    let probe = || Client::connect(server.http).request("GET", "/healthcheck", &[], "");
+    let well = probe();
+    assert_eq!((well.status, well.body.as_str()), (200, "OK"));
+    server.signal("TERM");
+    wait_for("the end to begin", || (probe().status == 500).then_some(()));
+    assert_eq!(probe().body, "");
+    assert_eq!(health("ratelimit").await, ("0".to_owned(), not_serving));
+    assert_eq!(health("").await, ("0".to_owned(), serving));
+    let told = caller.ask(&of_client("203.0.113.9")).await;
+    assert_eq!(told.overall_code, OK, "it still answers");
+}
+
+#[test]
+fn the_json_twin_answers_as_the_reference_does() {
+    let server = Server::start(&rules());
+    let asked = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "remote_address", "value": "203.0.113.9"}]}]}"#;
+    for _ in 0..2 {
+        let reply = server.post("/json", asked);
+        assert_eq!(reply.status, 200);
+        assert_eq!(reply.header("content-type"), Some("application/json"));
+        assert_eq!(reply.json()["overallCode"], "OK");
+        assert_eq!(reply.json()["statuses"][0]["code"], "OK");
+    }
+    let reply = server.post("/json", asked);
+    assert_eq!(reply.status, 429);
+    assert_eq!(reply.json()["overallCode"], "OVER_LIMIT");
+    let headers = reply.json()["responseHeadersToAdd"].clone();
+    let named = |name: &str| headers.as_array().unwrap().iter().any(|h| h["key"] == name);
+    assert!(named("retry-after") && named("ratelimit"), "{headers}");
+    let put = Client::connect(server.http).request("PUT", "/json", &[], asked);
+    assert_eq!(put.status, 429, "any method will do");
+    for bad in [
+        "",
+        "{",
+        "{}",
+        r#"{"domain": "a"}"#,
+        r#"{"domain": "a", "x": 1}"#,
+    ] {
+        let reply = server.post("/json", bad);
+        assert_eq!((reply.status, reply.body.as_str()), (400, "Bad Request"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_can_be_told_as_metadata() {
+    let server = Server::with(&rules(), &["--envoy-metadata", "--envoy-headers", "off"]);
+    let caller = Caller::connect(&server).await;
+    let mut asked = request("shop", &[&[("a", "1"), ("b", "2")], &[("c", "3")]]);
+    asked.hits_addend = 1;
+    asked.descriptors[1].hits_addend = Some(1);
+    asked.descriptors[1].limit = Some(RateLimitOverride {
+        requests_per_unit: 5,
+        unit: 2,
+    });
+    let told = caller.ask(&asked).await;
+    assert!(told.response_headers_to_add.is_empty());
+    let metadata = told.dynamic_metadata.unwrap().json();
+    let want = serde_json::json!({
+        "domain": "shop",
+        "descriptors": [
+            {"entries": ["a=1", "b=2"]},
+            {"entries": ["c=3"], "limit": "requests_per_unit:5 unit:MINUTE", "hitsAddend": 1.0},
+        ],
+        "hitsAddend": 1.0,
+    });
+    assert_eq!(metadata, want);
+}
+
+/// What a message of a newer protocol says besides is passed over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_client_is_understood() {
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Newer {
+        #[prost(string, tag = "1")]
+        domain: String,
+        #[prost(bytes = "vec", repeated, tag = "2")]
+        descriptors: Vec<Vec<u8>>,
+        #[prost(string, tag = "900")]
+        more: String,
+        #[prost(fixed64, tag = "901")]
+        yet_more: u64,
+    }
+    let server = Server::start(&rules());
+    let caller = Caller::connect(&server).await;
+    let newer = Newer {
+        domain: "shop".to_owned(),
+        descriptors: vec![of_client("203.0.113.9").descriptors[0].encode_to_vec()],
+        more: "x".to_owned(),
+        yet_more: 7,
+    };
+    let called = caller.call(SHOULD_RATE_LIMIT, framed(&newer)).await;
+    assert_eq!(called.code.as_deref(), Some("0"), "{called:?}");
+}

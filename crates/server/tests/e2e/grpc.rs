@@ -1,0 +1,160 @@
+//! A gRPC client that is not ours: the HTTP/2 of the `h2` crate, messages by `prost`.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use h2::client::SendRequest;
+use http::{HeaderMap, Request, StatusCode};
+use prost::Message;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::messages::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use crate::server::Server;
+
+pub(crate) const SHOULD_RATE_LIMIT: &str =
+    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub(crate) const HEALTH: &str = "/grpc.health.v1.Health/Check";
+
+pub(crate) const OK: i32 = 1;
+pub(crate) const OVER: i32 = 2;
+
+/// A connection.
+#[derive(Clone)]
+pub(crate) struct Caller(pub(crate) SendRequest<Bytes>);
+
+/// What came back of a call.
+#[derive(Debug)]
+pub(crate) struct Called {
+    pub(crate) http: StatusCode,
+    pub(crate) headers: HeaderMap,
+    /// The status of gRPC, wherever it stood.
+    pub(crate) code: Option<String>,
+    pub(crate) text: String,
+    pub(crate) body: Bytes,
+}
+
+impl Caller {
+    /// Over the listener's address or its socket.
+    pub(crate) async fn connect(server: &Server) -> Self {
+        match server.grpc.strip_prefix("unix:") {
+            Some(path) => Caller::over(UnixStream::connect(path).await.unwrap()).await,
+            None => Caller::over(TcpStream::connect(&server.grpc).await.unwrap()).await,
+        }
+    }
+
+    /// Over a line that is there.
+    pub(crate) async fn over(io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
+        let (client, connection) = h2::client::handshake(io).await.unwrap();
+        tokio::spawn(async {
+            // How it ends is seen by the calls on it.
+            let _ = connection.await;
+        });
+        Caller(client)
+    }
+
+    /// A whole call, as bytes.
+    pub(crate) async fn call(&self, path: &str, body: Bytes) -> Called {
+        let request = Request::post(format!("http://tidegate{path}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        self.send(request.body(()).unwrap(), body).await.unwrap()
+    }
+
+    /// A request of any kind.
+    pub(crate) async fn send(
+        &self,
+        request: Request<()>,
+        body: Bytes,
+    ) -> Result<Called, h2::Error> {
+        let mut client = self.0.clone().ready().await?;
+        let (reply, mut stream) = client.send_request(request, false)?;
+        // The answer may come before all of it is sent.
+        let _ = stream.send_data(body, true);
+        let (head, mut stream) = reply.await?.into_parts();
+        let mut body = BytesMut::new();
+        while let Some(piece) = stream.data().await {
+            let piece = piece?;
+            stream.flow_control().release_capacity(piece.len())?;
+            body.extend_from_slice(&piece);
+        }
+        let trailers = stream.trailers().await?.unwrap_or_default();
+        let line = |name| {
+            let line = head.headers.get(name).or(trailers.get(name));
+            line.map(|value| value.to_str().unwrap().to_owned())
+        };
+        Ok(Called {
+            http: head.status,
+            code: line("grpc-status"),
+            text: line("grpc-message").unwrap_or_default(),
+            headers: head.headers.clone(),
+            body: body.freeze(),
+        })
+    }
+
+    /// Asks about a request.
+    pub(crate) async fn ask(&self, request: &RateLimitRequest) -> RateLimitResponse {
+        let called = self.call(SHOULD_RATE_LIMIT, framed(request)).await;
+        assert_eq!(called.code.as_deref(), Some("0"), "{called:?}");
+        assert_eq!(called.headers["content-type"], "application/grpc");
+        RateLimitResponse::decode(&called.body[5..]).unwrap()
+    }
+
+    /// Asks about something that gets no verdict; the status and the text.
+    pub(crate) async fn fails(&self, request: &RateLimitRequest) -> (String, String) {
+        let called = self.call(SHOULD_RATE_LIMIT, framed(request)).await;
+        (called.code.unwrap(), called.text)
+    }
+
+    /// The health of a service by name.
+    pub(crate) async fn health(&self, service: &str) -> Called {
+        #[derive(Clone, PartialEq, prost::Message)]
+        struct HealthCheckRequest {
+            #[prost(string, tag = "1")]
+            service: String,
+        }
+        let service = service.to_owned();
+        self.call(HEALTH, framed(&HealthCheckRequest { service }))
+            .await
+    }
+}
+
+/// A message in its envelope.
+pub(crate) fn framed(message: &impl Message) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_u8(0);
+    out.put_u32(message.encoded_len().try_into().unwrap());
+    message.encode(&mut out).unwrap();
+    out.freeze()
+}
+
+/// A descriptor of these entries.
+pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entry = |(key, value): &(&str, &str)| Entry {
+        key: (*key).to_owned(),
+        value: (*value).to_owned(),
+    };
+    RateLimitDescriptor {
+        entries: entries.iter().map(entry).collect(),
+        ..Default::default()
+    }
+}
+
+/// A request of these descriptors.
+pub(crate) fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
+    RateLimitRequest {
+        domain: domain.to_owned(),
+        descriptors: descriptors
+            .iter()
+            .map(|entries| descriptor(entries))
+            .collect(),
+        hits_addend: 0,
+    }
+}
+
+impl RateLimitResponse {
+    /// The value of a header for the client.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.response_headers_to_add.iter();
+        let found = headers.find(|header| header.key == name);
+        found.map(|header| header.value.as_str())
+    }
+}

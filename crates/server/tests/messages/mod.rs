@@ -1,0 +1,158 @@
+//! The messages of the Envoy rate limit protocol and of gRPC's health check as others read and write
+//! them: what our own reader and writer are held against.
+
+use std::collections::BTreeMap;
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RateLimitRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) domain: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) descriptors: Vec<RateLimitDescriptor>,
+    #[prost(uint32, tag = "3")]
+    pub(crate) hits_addend: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RateLimitDescriptor {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) entries: Vec<Entry>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) limit: Option<RateLimitOverride>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) hits_addend: Option<u64>,
+    #[prost(bool, tag = "4")]
+    pub(crate) is_negative_hits: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Entry {
+    #[prost(string, tag = "1")]
+    pub(crate) key: String,
+    #[prost(string, tag = "2")]
+    pub(crate) value: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RateLimitOverride {
+    #[prost(uint32, tag = "1")]
+    pub(crate) requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    pub(crate) unit: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RateLimitResponse {
+    #[prost(int32, tag = "1")]
+    pub(crate) overall_code: i32,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) statuses: Vec<DescriptorStatus>,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) response_headers_to_add: Vec<HeaderValue>,
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) request_headers_to_add: Vec<HeaderValue>,
+    #[prost(bytes = "vec", tag = "5")]
+    pub(crate) raw_body: Vec<u8>,
+    #[prost(message, optional, tag = "6")]
+    pub(crate) dynamic_metadata: Option<Struct>,
+    #[prost(bytes = "vec", optional, tag = "7")]
+    pub(crate) quota: Option<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct DescriptorStatus {
+    #[prost(int32, tag = "1")]
+    pub(crate) code: i32,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) current_limit: Option<RateLimit>,
+    #[prost(uint32, tag = "3")]
+    pub(crate) limit_remaining: u32,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) duration_until_reset: Option<Duration>,
+    #[prost(bytes = "vec", optional, tag = "5")]
+    pub(crate) quota: Option<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RateLimit {
+    #[prost(uint32, tag = "1")]
+    pub(crate) requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    pub(crate) unit: i32,
+    #[prost(string, tag = "3")]
+    pub(crate) name: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Duration {
+    #[prost(int64, tag = "1")]
+    pub(crate) seconds: i64,
+    #[prost(int32, tag = "2")]
+    pub(crate) nanos: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct HeaderValue {
+    #[prost(string, tag = "1")]
+    pub(crate) key: String,
+    #[prost(string, tag = "2")]
+    pub(crate) value: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Struct {
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub(crate) fields: BTreeMap<String, Value>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Value {
+    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6")]
+    pub(crate) kind: Option<Kind>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum Kind {
+    #[prost(int32, tag = "1")]
+    Null(i32),
+    #[prost(double, tag = "2")]
+    Number(f64),
+    #[prost(string, tag = "3")]
+    Text(String),
+    #[prost(bool, tag = "4")]
+    Bool(bool),
+    #[prost(message, tag = "5")]
+    Struct(Struct),
+    #[prost(message, tag = "6")]
+    List(ListValue),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ListValue {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) values: Vec<Value>,
+}
+
+impl Value {
+    /// The same as JSON, to be compared by eye.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        match &self.kind {
+            None | Some(Kind::Null(_)) => serde_json::Value::Null,
+            Some(Kind::Number(number)) => (*number).into(),
+            Some(Kind::Text(text)) => text.as_str().into(),
+            Some(Kind::Bool(yes)) => (*yes).into(),
+            Some(Kind::Struct(fields)) => fields.json(),
+            Some(Kind::List(list)) => list.values.iter().map(Value::json).collect(),
+        }
+    }
+}
+
+impl Struct {
+    /// The same as JSON.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        let fields = self.fields.iter();
+        fields
+            .map(|(name, value)| (name.clone(), value.json()))
+            .collect()
+    }
+}

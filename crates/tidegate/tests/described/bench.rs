@@ -1,0 +1,171 @@
+//! A limiter on memory with a clock moved by hand, and described requests written in words.
+//!
+//! `user=a,path=/x hits=2 | user=a` is two descriptors, the first with two entries. Beside the entries
+//! may stand `hits=N` (asked), `used=N`, `none` (nothing but a question), `back=N` (given back), and
+//! `limit=N/unit` (brought along). The answer reads `pass: ok 4 of 5/minute | free`.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tidegate::clock::ManualClock;
+use tidegate::described::{Described, Descriptor, Hits, Manner, OwnLimit, Status, Unit};
+use tidegate::engine::Judged;
+use tidegate::request::Request;
+use tidegate::rules::{Dialect, SourceFile};
+use tidegate::store::Abilities;
+use tidegate::stores::memory::MemoryStore;
+use tidegate::units::{Cost, Nanos};
+use tidegate::{Limiter, Policy, Secret};
+
+/// A moment at which every window begins.
+pub(crate) const START: Nanos = Nanos::from_secs(365 * 30 * 7 * 86_400);
+
+pub(crate) struct Bench {
+    pub(crate) limiter: Limiter<MemoryStore<Arc<ManualClock>>>,
+    clock: Arc<ManualClock>,
+    pub(crate) manner: Manner,
+}
+
+/// The limits of `files`, or what is wrong with them.
+pub(crate) fn policy(files: &[&str]) -> Result<Policy, String> {
+    let dialect = Dialect::from(Abilities::MEMORY);
+    let names: Vec<String> = (1..=files.len()).map(|n| format!("{n}.yaml")).collect();
+    let named = names.iter().zip(files);
+    let files: Vec<_> = named
+        .map(|(name, text)| SourceFile { name, text })
+        .collect();
+    Policy::parse_for(&files, dialect).map_err(|faults| faults.to_string())
+}
+
+impl Bench {
+    pub(crate) fn new(text: &str) -> Self {
+        Bench::of(policy(&[text]).unwrap_or_else(|faults| panic!("{faults}")))
+    }
+
+    pub(crate) fn of(policy: Policy) -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        let store = MemoryStore::new(Arc::clone(&clock));
+        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
+        Bench {
+            limiter: Limiter::new(store, policy, secret, clock.clone()),
+            clock,
+            manner: Manner::default(),
+        }
+    }
+
+    pub(crate) fn in_manner(mut self, manner: Manner) -> Self {
+        self.manner = manner;
+        self
+    }
+
+    pub(crate) fn in_shadow(mut self) -> Self {
+        self.limiter = self.limiter.in_shadow();
+        self
+    }
+
+    pub(crate) fn advance_secs(&self, secs: u64) {
+        self.clock.advance(Nanos::from_secs(secs));
+    }
+
+    /// What a request of domain `d` is told.
+    #[track_caller]
+    pub(crate) fn check(&self, words: &str, want: &str) {
+        self.check_beside(Request::default(), words, want);
+    }
+
+    /// The same, with attributes for native rules.
+    #[track_caller]
+    pub(crate) fn check_beside(&self, request: Request<'_>, words: &str, want: &str) {
+        let told = self.judge(request, &described(words), |judged| told(&judged));
+        assert_eq!(told, want, "{words}");
+    }
+
+    pub(crate) fn judge<T>(
+        &self,
+        request: Request<'_>,
+        described: &Described<'_>,
+        with: impl FnOnce(Judged<'_>) -> T,
+    ) -> T {
+        let view = self.limiter.view();
+        let judged = at_once(view.check_described(request, described, self.manner));
+        with(judged.expect("memory always answers"))
+    }
+}
+
+/// Memory never waits, so no runtime is needed.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(future).poll(&mut context) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("memory never waits"),
+    }
+}
+
+pub(crate) fn described(words: &str) -> Described<'_> {
+    let (domain, words) = match words.split_once(": ") {
+        Some((domain, words)) => (domain, words),
+        None => ("d", words),
+    };
+    Described {
+        domain,
+        descriptors: words.split('|').map(descriptor).collect(),
+    }
+}
+
+fn descriptor(words: &str) -> Descriptor<'_> {
+    let mut descriptor = Descriptor {
+        entries: Default::default(),
+        own: None,
+        hits: Hits::Asked(Cost::ONE),
+    };
+    let cost = |text: &str| Cost::new(text.parse().unwrap()).unwrap();
+    for word in words.split_whitespace() {
+        match word.split_once('=') {
+            None => descriptor.hits = Hits::Nothing,
+            Some(("hits", many)) => descriptor.hits = Hits::Asked(cost(many)),
+            Some(("used", many)) => descriptor.hits = Hits::Used(cost(many)),
+            Some(("back", many)) => descriptor.hits = Hits::GivenBack(cost(many)),
+            Some(("limit", rate)) => {
+                let (requests, unit) = rate.split_once('/').unwrap();
+                descriptor.own = Some(OwnLimit {
+                    requests: requests.parse().unwrap(),
+                    unit: Unit::from_name(unit).unwrap(),
+                });
+            }
+            Some(_) => {
+                let entries = word.split(',').map(|entry| entry.split_once('=').unwrap());
+                descriptor.entries = entries.collect();
+            }
+        }
+    }
+    descriptor
+}
+
+pub(crate) fn told(judged: &Judged<'_>) -> String {
+    let overall = if judged.over { "refuse" } else { "pass" };
+    let statuses: Vec<String> = judged.statuses.iter().map(status).collect();
+    format!("{overall}: {}", statuses.join(" | "))
+}
+
+fn status(status: &Status<'_>) -> String {
+    let code = match (status.over, status.watched_over) {
+        (true, _) => "over",
+        (false, true) => "watched",
+        (false, false) => "ok",
+    };
+    match status.limit {
+        None if status.remaining == u32::MAX => "unlimited".to_owned(),
+        None if status.over => "over".to_owned(),
+        None => "free".to_owned(),
+        Some(limit) => {
+            let unit = limit.unit.map_or("?", Unit::name);
+            let name = limit
+                .name
+                .map(|name| format!(" {name}"))
+                .unwrap_or_default();
+            let (remaining, requests) = (status.remaining, limit.requests);
+            format!("{code} {remaining} of {requests}/{unit}{name}")
+        }
+    }
+}

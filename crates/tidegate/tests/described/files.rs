@@ -1,0 +1,96 @@
+//! Files of both kinds in one folder: they come into force together, and a bad one keeps the old.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::rules::Dialect;
+use tidegate::store::Abilities;
+use tidegate::{Follower, Policy};
+
+use crate::bench::Bench;
+
+fn descriptors(requests: u32) -> String {
+    let limit = format!("{{ unit: minute, requests_per_unit: {requests} }}");
+    format!("domain: d\ndescriptors:\n  - {{ key: user, rate_limit: {limit} }}\n")
+}
+
+const NATIVE: &str = "version: 1\nrules:\n  - { name: api, by: user, rate: 9/minute }\n";
+
+/// Waits until `done`, which must come well within a minute even on a busy machine.
+#[track_caller]
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "no {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_folder_of_both_kinds_comes_into_force_as_one_and_a_bad_file_keeps_the_old() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("envoy.yaml", &descriptors(3));
+    write("ours.yaml", NATIVE);
+    let bench = Bench::of(Policy::load(folder.path()).unwrap());
+    let live = bench.limiter.policy();
+    let follower = Follower::start(Arc::clone(live), folder.path(), |_| {}).unwrap();
+    let rule = |name: &str| live.get().rules.rule(name).is_some();
+    assert!(rule("api") && rule("d.user") && rule("d.override"));
+    bench.check("user=a", "pass: ok 2 of 3/minute");
+
+    write("envoy.yaml", &descriptors(5));
+    follower.poke();
+    let rate = || live.get().rules.listing_of_limits().to_string();
+    wait_for("new limit", || rate().contains("requests_per_unit=5"));
+    bench.check("user=a", "pass: ok 3 of 5/minute");
+
+    write(
+        "envoy.yaml",
+        "domain: d\ndescriptors:\n  - { key: user, rate_limit: { unit: eon } }\n",
+    );
+    follower.poke();
+    let why = || format!("{:?}", follower.rules_state());
+    wait_for("fault", || why().contains("the rate limit unit `eon`"));
+    bench.check("user=a", "pass: ok 2 of 5/minute");
+    assert!(rule("api"));
+
+    write("envoy.yaml", &descriptors(7));
+    write("other.yaml", "domain: e\n");
+    follower.poke();
+    wait_for("recovery", || rate().contains("requests_per_unit=7"));
+    bench.check("e: user=a", "pass: ok 5 of 9/minute api");
+    bench.check("user=a", "pass: ok 3 of 7/minute");
+}
+
+#[test]
+fn a_file_or_a_folder_with_descriptors_alone_will_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("envoy.yaml");
+    fs::write(&file, descriptors(3)).unwrap();
+    for path in [folder.path(), &file] {
+        let bench = Bench::of(Policy::load(path).unwrap());
+        bench.check("user=a", "pass: ok 2 of 3/minute");
+    }
+}
+
+#[test]
+fn how_domains_are_read_is_kept_for_reloads() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("a.yaml", &descriptors(3));
+    write("b.yaml", "domain: d\ndescriptors: [{ key: other }]\n");
+    assert!(Policy::load(folder.path()).is_err());
+    let merging = Dialect {
+        merge_domains: true,
+        ..Abilities::MEMORY.into()
+    };
+    let bench = Bench::of(Policy::load_for(folder.path(), merging).unwrap());
+    let live = bench.limiter.policy();
+    let follower = Follower::start(Arc::clone(live), folder.path(), |_| {}).unwrap();
+    write("a.yaml", &descriptors(5));
+    follower.poke();
+    let rate = || live.get().rules.listing_of_limits().to_string();
+    wait_for("new limit", || rate().contains("requests_per_unit=5"));
+}

@@ -1,0 +1,13 @@
+//! Requests that Envoy describes, decided as the reference service decides them: every rule of its
+//! files, its matching and its answers, on memory and a clock moved by hand.
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy sees tests only inside test functions"
+)]
+
+mod bench;
+mod beside;
+mod decisions;
+mod files;
+mod matching;
+mod model;

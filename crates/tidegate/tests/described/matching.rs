@@ -1,0 +1,162 @@
+//! Which counter a descriptor is charged to, and what its status carries along.
+
+use tidegate::described::Metadata;
+use tidegate::request::Request;
+
+use crate::bench::{Bench, described, policy};
+
+#[test]
+fn a_limit_that_is_replaced_is_neither_asked_nor_charged() {
+    let bench = Bench::new(
+        "
+domain: d
+descriptors:
+  - key: wide
+    rate_limit: { unit: minute, requests_per_unit: 1, name: wide }
+  - key: narrow
+    rate_limit: { unit: minute, requests_per_unit: 3, name: narrow, replaces: [{ name: wide }] }
+  - key: partner
+    rate_limit: { unlimited: true, replaces: [{ name: narrow }, { name: wide }] }
+  - key: unnamed
+    rate_limit: { unit: minute, requests_per_unit: 1 }
+",
+    );
+    bench.check("wide=1 | narrow=1", "pass: free | ok 2 of 3/minute narrow");
+    bench.check("narrow=1 | wide=1", "pass: ok 1 of 3/minute narrow | free");
+    bench.check(
+        "wide=1 | narrow=1 | partner=1",
+        "pass: free | free | unlimited",
+    );
+    bench.check("wide=1", "pass: ok 0 of 1/minute wide");
+    bench.check("wide=1", "refuse: over 0 of 1/minute wide");
+    bench.check("wide=1 | narrow=1", "pass: free | ok 0 of 3/minute narrow");
+    bench.check(
+        "unnamed=1 | partner=1",
+        "pass: ok 0 of 1/minute | unlimited",
+    );
+    // A limit of the request's own has no name that anybody could replace.
+    bench.check(
+        "wide=2 limit=4/minute | narrow=2",
+        "pass: ok 3 of 4/minute | ok 2 of 3/minute narrow",
+    );
+}
+
+#[test]
+fn values_have_counters_of_their_own_unless_their_pattern_shares_one() {
+    let bench = Bench::new(
+        "
+domain: d
+descriptors:
+  - { key: path, value: /a/*, rate_limit: { unit: minute, requests_per_unit: 2 } }
+  - { key: path, value: /b/*, share_threshold: true, rate_limit: { unit: minute, requests_per_unit: 2 } }
+  - key: path
+    value: /c/*
+    share_threshold: true
+    descriptors:
+      - { key: user, rate_limit: { unit: minute, requests_per_unit: 2 } }
+",
+    );
+    bench.check("path=/a/1 hits=2", "pass: ok 0 of 2/minute");
+    bench.check("path=/a/2", "pass: ok 1 of 2/minute");
+    bench.check("path=/b/1 hits=2", "pass: ok 0 of 2/minute");
+    bench.check("path=/b/2", "refuse: over 0 of 2/minute");
+    bench.check("path=/c/1,user=u hits=2", "pass: ok 0 of 2/minute");
+    bench.check("path=/c/2,user=u", "refuse: over 0 of 2/minute");
+    bench.check("path=/c/2,user=v", "pass: ok 1 of 2/minute");
+}
+
+#[test]
+fn counters_are_told_apart_by_domain_and_entries_and_by_nothing_else() {
+    let text = |domain: &str| {
+        let limit = "rate_limit: { unit: minute, requests_per_unit: 1 }";
+        format!(
+            "domain: {domain}\ndescriptors:\n  - {{ key: a, {limit}, descriptors: [{{ key: b, {limit} }}] \
+             }}\n  - {{ key: a_b, {limit} }}\n"
+        )
+    };
+    let bench = Bench::of(policy(&[&text("d"), &text("d2")]).unwrap());
+    let one = "pass: ok 0 of 1/minute";
+    for words in [
+        "d: a=x",
+        "d2: a=x",
+        "d: a=y",
+        "d: a=x,b=y",
+        "d: a=x,b=",
+        "d: a=,b=x",
+        "d: a=b",
+        "d: a_b=x",
+    ] {
+        bench.check(words, one);
+        bench.check(words, "refuse: over 0 of 1/minute");
+    }
+}
+
+#[test]
+fn a_counter_outlives_the_name_and_the_size_of_its_limit() {
+    let text = |key: &str, requests: u32| {
+        format!(
+            "domain: d\ndescriptors:\n  - key: user\n    {key}\n    rate_limit: {{ unit: minute, \
+             requests_per_unit: {requests} }}\n"
+        )
+    };
+    let bench = Bench::new(&text("shadow_mode: false", 3));
+    bench.check("user=a hits=2", "pass: ok 1 of 3/minute");
+    for (key, requests, want) in [
+        ("value: a", 5, "pass: ok 2 of 5/minute"),
+        ("value: 'a*'", 4, "pass: ok 0 of 4/minute"),
+        ("quota_mode: false", 9, "pass: ok 4 of 9/minute"),
+    ] {
+        let next = || policy(&[&text(key, requests)]);
+        bench.limiter.policy().replace_with(next).unwrap();
+        bench.check("user=a", want);
+    }
+}
+
+#[test]
+fn a_status_carries_metadata_and_the_name_it_is_counted_under() {
+    let bench = Bench::new(
+        "
+domain: d
+descriptors:
+  - key: plain
+    metadata: { tier: gold, weight: 2, on: [true, ~, 'x'] }
+    rate_limit: { unit: minute, requests_per_unit: 1 }
+  - key: shown
+    value_to_metric: true
+    metadata: { tier: gold }
+    rate_limit: { unit: minute, requests_per_unit: 1 }
+  - key: free
+    metadata: { tier: gold }
+    rate_limit: { unlimited: true }
+",
+    );
+    let request = described("plain=1 | shown=1.2.3.4 | free=1 | x=1,y= limit=1/minute | other=1");
+    bench.judge(Request::default(), &request, |judged| {
+        let stats: Vec<_> = judged.statuses.iter().map(|s| s.stats.as_deref()).collect();
+        let want = [
+            Some("d.plain"),
+            Some("d.shown_1.2.3.4"),
+            None,
+            Some("d.x_1.y"),
+            None,
+        ];
+        assert_eq!(stats, want);
+        let text = |text: &str| Metadata::Text(text.into());
+        let list = Metadata::List(vec![Metadata::Bool(true), Metadata::Null, text("x")]);
+        let gold = Metadata::Map(vec![
+            ("tier".into(), text("gold")),
+            ("weight".into(), Metadata::Number(2.0)),
+            ("on".into(), list),
+        ]);
+        let metadata: Vec<_> = judged
+            .statuses
+            .iter()
+            .map(|status| status.metadata)
+            .collect();
+        assert_eq!(metadata, [Some(&gold), None, None, None, None]);
+        assert!(judged.domain_known);
+    });
+    bench.judge(Request::default(), &described("e: plain=1"), |judged| {
+        assert!(!judged.domain_known);
+    });
+}

@@ -1,0 +1,157 @@
+//! Random trees as a file has them, and random requests.
+
+use tidegate::described::{Hits, Unit};
+use tidegate::units::Cost;
+
+/// SplitMix64: the same seed gives the same run on every machine.
+pub(super) struct Choices(pub(super) u64);
+
+impl Choices {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    pub(super) fn once_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) key: &'static str,
+    pub(super) value: &'static str,
+    pub(super) limit: Option<Limit>,
+    pub(super) shadow: bool,
+    pub(super) quota: bool,
+    pub(super) shares: bool,
+    pub(super) below: Vec<Node>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Limit {
+    /// None: unlimited.
+    pub(super) rate: Option<(u32, Unit)>,
+    pub(super) name: &'static str,
+    pub(super) replaces: &'static str,
+}
+
+pub(super) const UNITS: [Unit; 3] = [Unit::Second, Unit::Minute, Unit::Hour];
+
+pub(super) fn level(choices: &mut Choices, depth: u64) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::new();
+    for _ in 0..=choices.below(5) {
+        let key = choices.pick(&["a", "b"]);
+        let value = choices.pick(&["", "x", "y", "x*", "*y"]);
+        if nodes
+            .iter()
+            .any(|node| (node.key, node.value) == (key, value))
+        {
+            continue;
+        }
+        let below = match depth == 0 && choices.once_in(2) {
+            true => level(choices, depth + 1),
+            false => Vec::new(),
+        };
+        nodes.push(Node {
+            key,
+            value,
+            limit: (!choices.once_in(5)).then(|| limit(choices)),
+            shadow: choices.once_in(6),
+            quota: choices.once_in(3),
+            shares: value.contains('*') && choices.once_in(2),
+            below,
+        });
+    }
+    nodes
+}
+
+fn limit(choices: &mut Choices) -> Limit {
+    let name = choices.pick(&["", "", "n", "m"]);
+    let replaces = choices.pick(&["", "", "", "n", "m"]);
+    let requests = choices.below(5) as u32;
+    Limit {
+        rate: (!choices.once_in(8)).then(|| (requests, choices.pick(&UNITS))),
+        name,
+        replaces: if replaces == name { "" } else { replaces },
+    }
+}
+
+/// As a file has it.
+pub(super) fn written(nodes: &[Node]) -> String {
+    let node = |node: &Node| {
+        let limit = node.limit.as_ref().map(|limit| {
+            let rate = match limit.rate {
+                None => "unlimited: true".to_owned(),
+                Some((requests, unit)) => {
+                    format!("unit: {}, requests_per_unit: {requests}", unit.name())
+                }
+            };
+            let replaces = match limit.replaces {
+                "" => String::new(),
+                name => format!(", replaces: [{{ name: {name} }}]"),
+            };
+            format!(
+                ", rate_limit: {{ {rate}, name: '{}'{replaces} }}",
+                limit.name
+            )
+        });
+        format!(
+            "{{ key: {}, value: '{}', shadow_mode: {}, quota_mode: {}, share_threshold: {}{}, \
+             descriptors: [{}] }}",
+            node.key,
+            node.value,
+            node.shadow,
+            node.quota,
+            node.shares,
+            limit.unwrap_or_default(),
+            written(&node.below)
+        )
+    };
+    nodes.iter().map(node).collect::<Vec<_>>().join(", ")
+}
+
+/// What the reference service is asked for one descriptor.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) entries: Vec<(&'static str, &'static str)>,
+    pub(super) own: Option<(u32, Unit)>,
+    pub(super) hits: Hits,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Traffic {
+    /// What the reference service and we read alike.
+    Common,
+    /// Limits of requests' own, and what is given back.
+    Mixed,
+}
+
+pub(super) fn asked(choices: &mut Choices, traffic: Traffic) -> Asked {
+    let mixed = traffic == Traffic::Mixed;
+    let entry = |choices: &mut Choices| {
+        let value = choices.pick(&["x", "y", "xx", "xy", "z", ""]);
+        (choices.pick(&["a", "b", "c"]), value)
+    };
+    let cost = Cost::new(1 + choices.below(3)).unwrap();
+    let hits = match choices.below(8) {
+        0 => Hits::Nothing,
+        1 if mixed => Hits::GivenBack(cost),
+        1 => Hits::Used(cost),
+        _ => Hits::Asked(cost),
+    };
+    let own =
+        (mixed && choices.once_in(3)).then(|| (2 + choices.below(6) as u32, choices.pick(&UNITS)));
+    Asked {
+        entries: (0..1 + choices.below(2)).map(|_| entry(choices)).collect(),
+        own,
+        hits,
+    }
+}
