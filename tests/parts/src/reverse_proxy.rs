@@ -231,3 +231,14 @@ fn answers(address: SocketAddr) -> bool {
     };
     ask().is_ok_and(|status| status.ends_with(b" 200"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_is_not_replaced_again() {
+        let edits = [(":80", ":81"), (":81", ":82"), ("é", "")];
+        assert_eq!(replaced("a:80 b:81é", &edits), "a:81 b:82");
+    }
+}
