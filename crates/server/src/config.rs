@@ -136,6 +136,14 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
     pub(crate) admin: Option<Address>,
 
+    /// Where to show metrics alone, to whoever asks: host:port, unix:path or off [default: off]
+    #[arg(long, env = "TIDEGATE_METRICS", value_name = "ADDR")]
+    pub(crate) metrics: Option<Address>,
+
+    /// The path of the page there [default: /metrics]
+    #[arg(long, env = "TIDEGATE_METRICS_PATH", value_name = "PATH")]
+    pub(crate) metrics_path: Option<String>,
+
     /// File with the token that `--admin` asks for; required beyond loopback
     #[arg(long, env = "TIDEGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
@@ -284,6 +292,8 @@ pub(crate) struct Settings {
     pub(crate) grpc_tls: Option<Files>,
     pub(crate) envoy: EnvoyOptions,
     pub(crate) admin: Address,
+    pub(crate) metrics: Address,
+    pub(crate) metrics_path: String,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) shadow: bool,
@@ -428,6 +438,8 @@ impl Layer {
             envoy_headers: self.envoy_headers.or(below.envoy_headers),
             envoy_metadata: self.envoy_metadata.or(below.envoy_metadata),
             admin: self.admin.or(below.admin),
+            metrics: self.metrics.or(below.metrics),
+            metrics_path: self.metrics_path.or(below.metrics_path),
             admin_token_file: self.admin_token_file.or(below.admin_token_file),
             admin_host: self.admin_host.or(below.admin_host),
             shadow: self.shadow.or(below.shadow),
@@ -486,6 +498,8 @@ impl Layer {
                 ..EnvoyOptions::default()
             },
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
+            metrics: self.metrics.unwrap_or(Address::Off),
+            metrics_path: self.metrics_path.unwrap_or_else(|| "/metrics".to_owned()),
             admin_token_file: self.admin_token_file,
             admin_hosts: self.admin_host.unwrap_or_default(),
             shadow: self.shadow.unwrap_or(false),
