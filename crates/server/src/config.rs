@@ -144,6 +144,14 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
     pub(crate) admin: Option<Address>,
 
+    /// Where to show metrics alone, to whoever asks: host:port, unix:path or off [default: off]
+    #[arg(long, env = "TIDEGATE_METRICS", value_name = "ADDR")]
+    pub(crate) metrics: Option<Address>,
+
+    /// The path of the page there [default: /metrics]
+    #[arg(long, env = "TIDEGATE_METRICS_PATH", value_name = "PATH")]
+    pub(crate) metrics_path: Option<String>,
+
     /// File with the token that `--admin` asks for; required beyond loopback
     #[arg(long, env = "TIDEGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
@@ -294,6 +302,8 @@ pub(crate) struct Settings {
     pub(crate) resp: Address,
     pub(crate) resp_password_file: Option<PathBuf>,
     pub(crate) admin: Address,
+    pub(crate) metrics: Address,
+    pub(crate) metrics_path: String,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) shadow: bool,
@@ -440,6 +450,8 @@ impl Layer {
             resp: self.resp.or(below.resp),
             resp_password_file: self.resp_password_file.or(below.resp_password_file),
             admin: self.admin.or(below.admin),
+            metrics: self.metrics.or(below.metrics),
+            metrics_path: self.metrics_path.or(below.metrics_path),
             admin_token_file: self.admin_token_file.or(below.admin_token_file),
             admin_host: self.admin_host.or(below.admin_host),
             shadow: self.shadow.or(below.shadow),
@@ -502,6 +514,8 @@ impl Layer {
             resp,
             resp_password_file: self.resp_password_file,
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
+            metrics: self.metrics.unwrap_or(Address::Off),
+            metrics_path: self.metrics_path.unwrap_or_else(|| "/metrics".to_owned()),
             admin_token_file: self.admin_token_file,
             admin_hosts: self.admin_host.unwrap_or_default(),
             shadow: self.shadow.unwrap_or(false),

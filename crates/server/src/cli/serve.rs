@@ -22,6 +22,7 @@ use crate::counters::{Counters, exact, join, keep_secret, tell_fault, why_not_me
 use crate::data;
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
+use crate::edges::admin::scraped::Scraped;
 use crate::edges::admin::serve::Admin;
 use crate::edges::envoy::Statistics;
 use crate::edges::envoy::serve::Envoy;
@@ -165,6 +166,7 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let grpc = open("grpc", &settings.grpc).await?;
     let resp = open("resp", &settings.resp).await?;
     let admin = open("admin", &settings.admin).await?;
+    let scraped = open("metrics", &settings.metrics).await?;
     let ending = || Ending {
         phase: drain.watch(),
         busy: drain.busy(),
@@ -178,6 +180,13 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
             age: None,
         },
     };
+    let few = Bounds {
+        connections: ADMIN_CONNECTIONS,
+        per_peer: settings
+            .max_connections_per_peer
+            .min(ADMIN_CONNECTIONS_PER_PEER),
+        ..bounds
+    };
     if let Some(listener) = admin {
         listener.for_owner_alone().map_err(system)?;
         let admin = Admin {
@@ -185,15 +194,16 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
             live: Arc::clone(&live),
             guard,
         };
-        let bounds = Bounds {
-            connections: ADMIN_CONNECTIONS,
-            per_peer: settings
-                .max_connections_per_peer
-                .min(ADMIN_CONNECTIONS_PER_PEER),
-            ..bounds
-        };
         info!(edge = "admin", address = %listener.place(), "listening");
-        tokio::spawn(listener.serve(admin, bounds, ending(), metrics(), None));
+        tokio::spawn(listener.serve(admin, few, ending(), metrics(), None));
+    }
+    if let Some(listener) = scraped {
+        let scraped = Scraped {
+            service: Arc::clone(&service),
+            path: settings.metrics_path.as_str().into(),
+        };
+        info!(edge = "metrics", address = %listener.place(), "listening");
+        tokio::spawn(listener.serve(scraped, few, ending(), metrics(), None));
     }
     if let Some(listener) = grpc {
         let bounds = Bounds {

@@ -21,6 +21,8 @@ pub(crate) struct Listeners {
     pub(crate) max_age: Option<Duration>,
     pub(crate) max_age_grace: Option<Duration>,
     pub(crate) tls: Option<Tls>,
+    /// Where scrapers come, and for which page, if they do.
+    pub(crate) metrics: Option<(Address, String)>,
 }
 
 /// How the gRPC port is encrypted.
@@ -48,7 +50,22 @@ pub(super) fn read(values: &mut Values<'_>, token: AdminToken) -> Listeners {
         max_age: values.span("GRPC_MAX_CONNECTION_AGE"),
         max_age_grace: values.span("GRPC_MAX_CONNECTION_AGE_GRACE"),
         tls: tls(values),
+        metrics: metrics(values),
     }
+}
+
+fn metrics(values: &mut Values<'_>) -> Option<(Address, String)> {
+    let on = values.flag("USE_PROMETHEUS");
+    let read = |text: &str| match text.strip_prefix(':') {
+        Some(port) => port.parse().ok().map(|port| join(EVERYWHERE, port)),
+        None => text.parse().ok(),
+    };
+    let address = values.read("PROMETHEUS_ADDR", "write [HOST]:PORT", read);
+    let path = values.text("PROMETHEUS_PATH");
+    on.then(|| {
+        let address = address.unwrap_or_else(|| join(EVERYWHERE, 9090));
+        (address, path.unwrap_or_else(|| "/metrics".to_owned()))
+    })
 }
 
 /// The debug port. The reference opens it to all; with our admin pages that takes a token.

@@ -142,6 +142,11 @@ impl Compat {
             http: Some(listeners.http.clone()),
             admin: Some(listeners.admin.clone()),
             grpc: Some(listeners.grpc.clone()),
+            metrics: listeners
+                .metrics
+                .as_ref()
+                .map(|(address, _)| address.clone()),
+            metrics_path: listeners.metrics.as_ref().map(|(_, path)| path.clone()),
             grpc_max_age: listeners.max_age.map(seconds),
             grpc_max_age_grace: listeners.max_age_grace.map(seconds),
             grpc_cert: tls.map(|tls| tls.certificate.clone()),

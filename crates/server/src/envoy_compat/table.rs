@@ -58,7 +58,8 @@ pub(crate) fn find(name: &str) -> Option<&'static Variable> {
 const POOL: &str = "connections to the store are ours to choose";
 const ONE_STORE: &str = "there is one store for all windows";
 const MEMCACHE: &str = "there is no Memcached store";
-const STATSD: &str = "metrics are Prometheus text on the admin port";
+const STATSD: &str = "metrics are Prometheus text";
+const NAMES: &str = "names are those of the usual mapper";
 const TRACING: &str = "there are no traces";
 const START: &str = "the service starts without its store and meets it when it can";
 
@@ -224,11 +225,11 @@ pub(crate) const VARIABLES: &[Variable] = &[
     idle("STATSD_PORT", STATSD),
     idle("USE_DOG_STATSD", STATSD),
     idle("USE_DOG_STATSD_MOGRIFIERS", STATSD),
-    idle("USE_PROMETHEUS", STATSD),
-    idle("PROMETHEUS_ADDR", STATSD),
-    idle("PROMETHEUS_PATH", STATSD),
-    idle("PROMETHEUS_MAPPER_YAML", STATSD),
-    idle("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", STATSD),
+    honoured("USE_PROMETHEUS", "`--metrics`, at `PROMETHEUS_ADDR`"),
+    honoured("PROMETHEUS_ADDR", "0.0.0.0:9090"),
+    honoured("PROMETHEUS_PATH", "`--metrics-path`; /metrics"),
+    idle("PROMETHEUS_MAPPER_YAML", NAMES),
+    idle("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", NAMES),
     idle("STATS_FLUSH_INTERVAL", STATSD),
     idle("EXTRA_TAGS", STATSD),
     idle("DISABLE_STATS", STATSD),

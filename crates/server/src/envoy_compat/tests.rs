@@ -124,18 +124,41 @@ fn listeners_are_where_they_were() {
         max_age,
         max_age_grace,
         tls,
+        metrics,
     } = compat.listeners;
     let told = [http, grpc, admin].map(|address| address.to_string());
     assert_eq!(told, ["127.0.0.1:1", "[::1]:2", "127.0.0.2:3"]);
     assert_eq!(max_age, Some(Duration::from_secs(5400)));
     assert_eq!(max_age_grace, Some(Duration::from_secs(90)));
-    assert_eq!(tls, None);
+    assert_eq!((tls, metrics), (None, None));
     let compat = read(&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "2")]);
     assert_eq!(compat.listeners.grpc.to_string(), "unix:/run/rl.sock");
     check_bad(
         &[("PORT", "http"), ("GRPC_PORT", "65536")],
         &["PORT is `http`", "GRPC_PORT is `65536`"],
     );
+}
+
+#[test]
+fn scrapers_find_metrics_where_they_were() {
+    let on = ("USE_PROMETHEUS", "true");
+    let told = |given: &[(&str, &str)]| {
+        let (address, path) = read(given).listeners.metrics.unwrap();
+        format!("{address}{path}")
+    };
+    assert_eq!(told(&[on]), "0.0.0.0:9090/metrics");
+    let given = [on, ("PROMETHEUS_ADDR", ":7"), ("PROMETHEUS_PATH", "/m")];
+    assert_eq!(told(&given), "0.0.0.0:7/m");
+    assert_eq!(
+        told(&[on, ("PROMETHEUS_ADDR", "127.0.0.1:7")]),
+        "127.0.0.1:7/metrics"
+    );
+    assert_eq!(
+        read(&given[1..]).listeners.metrics,
+        None,
+        "it is not asked for"
+    );
+    check_bad(&[("PROMETHEUS_ADDR", "7")], &["write [HOST]:PORT"]);
 }
 
 /// Our admin port can change things; theirs could only show.

@@ -281,6 +281,41 @@ mod tests {
         );
     }
 
+    /// Whatever a plane sends is domains or a fault.
+    #[test]
+    fn bytes_that_are_changed_at_random_are_read_or_refused() {
+        let good = written(|w| {
+            w.bytes(1, b"shop");
+            w.message(3, |w| {
+                w.bytes(1, b"k");
+                w.message(3, |w| w.uint(2, 300));
+                w.message(4, |w| w.message(8, metadata));
+            });
+        });
+        // A generator of three lines; the same seed gives the same run.
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..100_000 {
+            let mut bytes = good.clone();
+            for _ in 0..=next(3) {
+                let at = next(bytes.len());
+                bytes[at] = next(256) as u8;
+            }
+            bytes.truncate(bytes.len() - next(4));
+            match domains(&[(RESOURCE, &bytes)]) {
+                Ok(_) => read += 1,
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(read > 1_000 && refused > 1_000, "{read} {refused}");
+    }
+
     /// Every unit of the protocol, and none besides.
     #[test]
     fn units_have_the_numbers_of_the_protocol() {

@@ -1,11 +1,12 @@
 //! A deployment of the reference service, of which nothing was changed but the program.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
 use tidegate_parts::free_port;
 
-use crate::http::Reply;
+use crate::http::{Client, Reply};
 use crate::server::{BINARY, Server, wait_for, write_whole};
 
 const CONFIG: &str = "domain: shop
@@ -81,6 +82,8 @@ fn it_answers_where_it_answered_and_as_it_answered() {
         "{told}"
     );
 
+    let listing = server.admin_get("/rlconfig").body;
+    assert!(listing.contains("shop.four"), "{listing}");
     let first = ask(&server, &["four"]);
     assert_eq!(first.status, 200);
     let headers = first.json()["responseHeadersToAdd"].to_string();
@@ -88,6 +91,30 @@ fn it_answers_where_it_answered_and_as_it_answered() {
         headers.contains("X-Left") && headers.contains("RateLimit-Limit"),
         "{headers}"
     );
+}
+
+/// The page that dashboards of the reference read, where they read it, and nothing else there.
+#[test]
+fn it_is_scraped_where_it_was_scraped() {
+    let (dir, mut command) = deployment(CONFIG);
+    command
+        .env("USE_PROMETHEUS", "true")
+        .env("PROMETHEUS_ADDR", "127.0.0.1:0")
+        .env("PROMETHEUS_PATH", "/stats");
+    let server = Server::spawn(command, dir);
+    let line = server.wait_log(|line| line["edge"] == "metrics");
+    let place: SocketAddr = line["address"].as_str().unwrap().parse().unwrap();
+    assert_eq!(asked(&server, [&["one"], &["one"]]), [200, 429]);
+    let get = |path| Client::connect(place).request("GET", path, &[], "");
+    let page = get("/stats").body;
+    let sample = r#"ratelimit_service_rate_limit_over_limit{domain="shop",key1="one"} 1"#;
+    assert!(page.contains(sample), "{page}");
+    assert_eq!(
+        (get("/metrics").status, get("/v1/rules").status),
+        (404, 404)
+    );
+    let posted = Client::connect(place).request("POST", "/stats", &[], "");
+    assert_eq!(posted.status, 405);
 }
 
 /// The reference charges every limit of a request, also one that is refused.
@@ -243,7 +270,7 @@ fn a_runtime_root_that_is_turned_elsewhere_is_followed() {
 
 /// Points a link elsewhere, as a whole.
 fn turn(link: &Path, to: &str) {
-    let next = link.with_extension("next");
+    let next = link.with_file_name("..next");
     std::os::unix::fs::symlink(to, &next).unwrap();
     std::fs::rename(&next, link).unwrap();
 }
