@@ -13,6 +13,7 @@ mod clock;
 mod concurrent;
 mod control_plane;
 mod doctor;
+mod doors;
 mod drain;
 mod durable;
 mod envoy_calls;
