@@ -6,7 +6,7 @@
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
-use tidegate_parts::{copy, free_port, moved, replaced, search_path};
+use tidegate_parts::{copy, end, free_port, moved, replaced, search_path};
 
 use crate::http::Client;
 use crate::server::{BINARY, unit, wait_for};
@@ -104,8 +104,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         for child in &mut self.running {
-            let _ = child.kill();
-            let _ = child.wait();
+            end(child);
         }
     }
 }
