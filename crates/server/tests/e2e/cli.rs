@@ -47,7 +47,7 @@ fn usage_is_2_and_what_is_not_there_yet_is_said() {
         2,
         "write host:port, unix:path or off",
     );
-    check(&["serve", "--http", "off", "--admin", "off"], 2, "both off");
+    check(&["serve", "--http", "off", "--admin", "off"], 2, "all off");
     check(&["serve", "--memory-cap", "1MiB"], 2, "below 16MiB");
     check(&["--version"], 0, "tidegate");
 }
