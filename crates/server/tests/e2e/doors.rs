@@ -79,7 +79,7 @@ impl Doors {
         let told = self.envoy.ask(&described).await;
         Told {
             passed: told.overall_code == OK,
-            remaining: number(told.header("x-ratelimit-remaining")),
+            remaining: told.left().unwrap(),
             come_back: told.header("retry-after").is_some(),
         }
     }
