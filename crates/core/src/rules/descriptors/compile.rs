@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::form::{DomainForm, LimitForm, NodeForm};
 use super::tree::{Descriptors, Domain, Level, Limited, Node, Quantity};
 use super::{MOST_LEVELS, counted_as};
-use crate::algorithms::{Algorithm, Limit};
+use crate::algorithms::{Algorithm, Limit, Precision, Spec};
 use crate::described::Unit;
 use crate::rules::dialect::Dialect;
 use crate::rules::fault::{Fault, Faults, Place, shown};
@@ -290,9 +290,8 @@ pub(crate) fn written(requests: u32, unit: Unit) -> Box<str> {
 
 /// The window in which `requests` per `unit` are counted. One of none at all has room for one and must
 /// never be asked; one of more than a counter holds has as much as it holds.
-pub(crate) fn window(requests: u32, unit: Unit, precision: crate::algorithms::Precision) -> Limit {
-    let spec =
-        crate::algorithms::Spec::new(Algorithm::FixedWindow, counted_as(requests), unit.length());
+pub(crate) fn window(requests: u32, unit: Unit, precision: Precision) -> Limit {
+    let spec = Spec::new(Algorithm::FixedWindow, counted_as(requests), unit.length());
     Limit::compile(&spec, precision)
         .expect("a window of whole seconds with a count in range is exact")
 }
