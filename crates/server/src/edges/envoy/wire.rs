@@ -166,6 +166,8 @@ fn entry(field: Field<'_>) -> Result<(&str, &str), Fault> {
 struct Override {
     requests: u32,
     unit: u64,
+    /// How many units the window has; none written is one.
+    times: u64,
 }
 
 impl Override {
@@ -175,6 +177,7 @@ impl Override {
             match field.number {
                 1 => self.requests = field.uint32()?,
                 2 => self.unit = field.uint64()?,
+                3 => wrapped(field, &mut self.times)?,
                 _ => {}
             }
         }
@@ -182,7 +185,14 @@ impl Override {
     }
 
     fn limit(self, descriptor: usize) -> Result<OwnLimit, Fault> {
-        let Override { requests, unit } = self;
+        let Override {
+            requests,
+            unit,
+            times,
+        } = self;
+        if times > 1 {
+            return Err(Fault::SeveralUnits { descriptor, times });
+        }
         match self::unit(unit) {
             Some(unit) => Ok(OwnLimit { requests, unit }),
             None => Err(Fault::NoSuchUnit { descriptor, unit }),
@@ -190,7 +200,7 @@ impl Override {
     }
 }
 
-/// Reads the number in a `UInt64Value`.
+/// Reads the number in a `UInt64Value` or a `UInt32Value`.
 fn wrapped(field: Field<'_>, number: &mut u64) -> Result<(), Fault> {
     for field in field.message()? {
         let field = field?;
