@@ -548,10 +548,12 @@ impl Layer {
 /// How old a connection gets, both in seconds. The defaults are the reference service's: long enough
 /// to cost nothing, short enough that a fleet that grew is found within a day.
 fn age(most: Option<u64>, grace: Option<u64>) -> Option<Age> {
-    let most = most.unwrap_or(86_400);
-    (most > 0).then(|| Age {
-        most: Duration::from_secs(most),
-        grace: Duration::from_secs(grace.unwrap_or(3_600)),
+    // A century is as good as any time beyond, and no sum with it wraps.
+    let bounded = |secs: u64| Duration::from_secs(secs.min(u32::MAX.into()));
+    let most = bounded(most.unwrap_or(86_400));
+    (!most.is_zero()).then(|| Age {
+        most,
+        grace: bounded(grace.unwrap_or(3_600)),
     })
 }
 
@@ -679,6 +681,19 @@ mod tests {
         assert_eq!(loose.alarm, Nanos::from_millis(70));
         let error = tolerance(Some(70), Some(60)).unwrap_err().to_string();
         assert!(error.starts_with("--clock-alarm 60 is below"), "{error}");
+    }
+
+    #[test]
+    fn an_age_of_nothing_is_no_end_and_the_greatest_one_is_borne() {
+        assert_eq!(age(Some(0), None), None);
+        let (day, hour) = (Duration::from_secs(86_400), Duration::from_secs(3_600));
+        let usual = Age {
+            most: day,
+            grace: hour,
+        };
+        assert_eq!(age(None, None), Some(usual));
+        let greatest = age(Some(u64::MAX), Some(u64::MAX)).unwrap();
+        assert!(greatest.most * 300 > day && greatest.grace > day);
     }
 
     #[test]

@@ -202,3 +202,28 @@ fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> BadFiles {
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_parts::Authority;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_is_not_waited_for() {
+        let authority = Authority::new();
+        let own = authority.sign(&["localhost"]);
+        let tls = Tls::open(Files {
+            certificate: own.certificate,
+            key: own.key,
+            client_authorities: None,
+            client_names: Vec::new(),
+        })
+        .unwrap();
+        let (_silent, server) = tokio::io::duplex(1024);
+        let begun = Instant::now();
+        let error = tls.greet(server).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= DEADLINE && begun.elapsed() < 2 * DEADLINE);
+    }
+}

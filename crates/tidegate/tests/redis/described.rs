@@ -28,7 +28,7 @@ descriptors:
 ";
 
 /// What is asked, and what must be told.
-const COMMON: [(&str, &str); 14] = [
+const COMMON: [(&str, &str); 15] = [
     ("user=a hits=2", "pass: ok 1 of 3/year"),
     ("user=a none", "pass: ok 1 of 3/year"),
     (
@@ -44,6 +44,10 @@ const COMMON: [(&str, &str); 14] = [
     ("user=a limit=2/year", "refuse: over 0 of 2/year"),
     ("user=a limit=9/year", "pass: ok 4 of 9/year"),
     ("user=a limit=9/month", "pass: ok 8 of 9/month"),
+    (
+        "user=q | user=q limit=9/year",
+        "pass: ok 1 of 3/year | ok 7 of 9/year",
+    ),
     (
         "path=/a1 | path=/a2",
         "pass: ok 0 of 2/year | ok 0 of 2/year",

@@ -1,12 +1,10 @@
-//! The questions that decide a described request, one after another.
-
-use std::borrow::Cow;
+//! A described request on its way to a decision: every limit that decides it, and when each is asked about.
 
 use smallvec::SmallVec;
 
 use super::lot::{self, Limited, Lot};
 use crate::algorithms::{Figures, Retry, Verdict};
-use crate::described::{Described, Hits, Manner, RefusedPays};
+use crate::described::{Described, Hits, Manner};
 use crate::engine::decision::Brought;
 use crate::engine::plan::{Origin, Plan, Stance, plan};
 use crate::request::Request;
@@ -31,7 +29,7 @@ pub struct Inquiry<'r> {
     pub(super) stance: Stance,
     pub(super) manner: Manner,
     /// Whether a budget has room whatever a store says.
-    passes: bool,
+    pub(super) passes: bool,
     pub(super) ruling: Ruling,
 }
 
@@ -56,19 +54,19 @@ pub(super) enum Seat {
 /// One charge of the plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    turn: Turn,
+    pub(super) turn: Turn,
     /// Whether it is charged even if the request is refused.
-    used: bool,
+    pub(super) used: bool,
     pub(super) reading: Reading,
     /// What was left before it was charged.
     pub(super) left_before: u64,
     /// Whether it has been charged.
-    spent: bool,
+    pub(super) spent: bool,
 }
 
 /// When a limit is asked about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Turn {
+pub(super) enum Turn {
     /// Never: it refuses everything.
     Never,
     /// First, and nothing is spent.
@@ -95,22 +93,11 @@ pub(super) struct Ruling {
 }
 
 impl Ruling {
-    fn hear(&mut self, outcome: &Outcome) {
+    pub(super) fn hear(&mut self, outcome: &Outcome) {
         self.at = Some(outcome.at);
         self.source = outcome.source;
         self.clock_stepped |= outcome.clock_stepped;
     }
-}
-
-/// What a store is to be asked.
-#[derive(Debug)]
-pub enum Ask<'a, 'r> {
-    /// Nothing.
-    Nothing,
-    /// What it would say.
-    Peek(Cow<'a, ChargeSet<'r>>),
-    /// To charge.
-    Charge(Cow<'a, ChargeSet<'r>>),
 }
 
 const NOT_HEARD: Reading = Reading {
@@ -120,7 +107,7 @@ const NOT_HEARD: Reading = Reading {
     figures: NO_FIGURES,
 };
 
-const NO_FIGURES: Figures = Figures {
+pub(super) const NO_FIGURES: Figures = Figures {
     remaining: 0,
     reset_after: Nanos::ZERO,
     more_after: Nanos::ZERO,
@@ -295,145 +282,6 @@ impl<'r> Inquiry<'r> {
             Lot::Limited(limited) => {
                 let never_over = self.only_watches(limited) || matches!(hits, Hits::GivenBack(_));
                 self.is_quota(limited) && never_over
-            }
-        }
-    }
-
-    /// What is to be given back, before anything is asked: each on its own.
-    pub fn given_back(&self) -> impl Iterator<Item = &ChargeSet<'r>> {
-        self.given_back.iter().map(|refunding| &refunding.set)
-    }
-
-    /// Takes how the `at`-th of what is given back stood before and stands after.
-    pub fn gave_back(&mut self, at: usize, before: &Outcome, after: &Outcome) {
-        self.ruling.hear(after);
-        let remaining = |outcome: &Outcome| outcome.readings.first().map(|r| r.figures);
-        let refunding = &mut self.given_back[at];
-        refunding.before = remaining(before).map_or(0, |figures| figures.remaining);
-        refunding.figures = remaining(after).unwrap_or(NO_FIGURES);
-    }
-
-    /// What is asked first: who only wants to know whether anything is left.
-    pub fn first(&self) -> Ask<'_, 'r> {
-        match self.chosen(|entry, _| entry.turn == Turn::Peek) {
-            None => Ask::Nothing,
-            Some(set) => Ask::Peek(set),
-        }
-    }
-
-    /// Takes the answer to [`Inquiry::first`].
-    pub fn heard_first(&mut self, outcome: &Outcome) {
-        self.ruling.hear(outcome);
-        self.take(outcome, |entry, _| entry.turn == Turn::Peek, false);
-    }
-
-    /// What is asked then: all that is to be charged. If the request is refused already, only how it
-    /// stands.
-    pub fn second(&mut self) -> Ask<'_, 'r> {
-        self.ruling.admitted = self.may_still_pass();
-        let passes = self.passes || self.quotas(Turn::Peek).any(|allows| allows);
-        let Some(mut set) = self.chosen(|entry, _| entry.turn == Turn::Charge) else {
-            return Ask::Nothing;
-        };
-        if !self.ruling.admitted {
-            return Ask::Peek(set);
-        }
-        if passes && set.charges.iter().any(|charge| charge.role == Role::Quota) {
-            let quotas = set.to_mut().charges.iter_mut();
-            for charge in quotas.filter(|charge| charge.role == Role::Quota) {
-                charge.role = Role::Shadow; // charged if it fits, and refuses nothing
-            }
-        }
-        Ask::Charge(set)
-    }
-
-    /// Takes the answer to [`Inquiry::second`].
-    pub fn heard_second(&mut self, outcome: &Outcome) {
-        self.ruling.hear(outcome);
-        let charged = self.ruling.admitted && outcome.admitted;
-        self.ruling.admitted = charged;
-        self.take(outcome, |entry, _| entry.turn == Turn::Charge, charged);
-    }
-
-    /// What is charged at last, whether it fits or not.
-    pub fn third(&self) -> Option<Cow<'_, ChargeSet<'r>>> {
-        self.chosen(|entry, at| self.pays_nevertheless(entry, at))
-    }
-
-    /// Takes the answer to [`Inquiry::third`].
-    pub fn heard_third(&mut self, outcome: &Outcome) {
-        let mut readings = outcome.readings.iter();
-        for at in 0..self.entries.len() {
-            if self.pays_nevertheless(&self.entries[at], at)
-                && let Some(reading) = readings.next()
-            {
-                self.entries[at].reading.figures = reading.figures;
-            }
-        }
-    }
-
-    /// A limit of which nothing is left stays over whatever is added, and to write it under the
-    /// smaller of two limits would forget what the larger has counted.
-    fn pays_nevertheless(&self, entry: &Entry, at: usize) -> bool {
-        let (fits, left) = (entry.reading.verdict.allows(), entry.left_before > 0);
-        let open = at >= self.native && entry.turn == Turn::Charge && !entry.spent;
-        open && match self.manner.refused {
-            _ if entry.used => true,
-            RefusedPays::Nothing => false,
-            RefusedPays::Violated => !fits && left,
-            RefusedPays::All => left,
-        }
-    }
-
-    /// Whether nothing that was asked about or refuses everything stands in the way.
-    fn may_still_pass(&self) -> bool {
-        let charges = self.plan.set.charges.iter().zip(&self.entries);
-        let mut before = charges.filter(|(_, entry)| entry.turn != Turn::Charge);
-        let refused =
-            before.any(|(c, entry)| c.role == Role::Enforce && !entry.reading.verdict.allows());
-        let mut quotas = [Turn::Never, Turn::Peek].into_iter();
-        let is_quota = |charge: &Charge<'_>| charge.role == Role::Quota;
-        let any_quota = self.plan.set.charges.iter().any(is_quota);
-        let room = self.passes
-            || quotas.any(|turn| self.quotas(turn).any(|allows| allows))
-            || self.quotas(Turn::Charge).next().is_some();
-        !refused && (room || !any_quota)
-    }
-
-    /// What the budgets of one turn have said.
-    fn quotas(&self, turn: Turn) -> impl Iterator<Item = bool> {
-        let charges = self.plan.set.charges.iter().zip(&self.entries);
-        charges
-            .filter(move |(charge, entry)| charge.role == Role::Quota && entry.turn == turn)
-            .map(|(_, entry)| entry.reading.verdict.allows())
-    }
-
-    /// The charges that `choose` wants; nothing if there are none.
-    fn chosen(&self, choose: impl Fn(&Entry, usize) -> bool) -> Option<Cow<'_, ChargeSet<'r>>> {
-        let wanted = |at: &usize| choose(&self.entries[*at], *at);
-        let count = (0..self.entries.len()).filter(wanted).count();
-        if count == 0 {
-            return None;
-        }
-        if count == self.entries.len() {
-            return Some(Cow::Borrowed(&self.plan.set));
-        }
-        let chosen = (0..self.entries.len()).filter(wanted);
-        let charges = chosen.map(|at| self.plan.set.charges[at].clone()).collect();
-        Some(Cow::Owned(ChargeSet { charges }))
-    }
-
-    fn take(&mut self, outcome: &Outcome, choose: impl Fn(&Entry, usize) -> bool, charged: bool) {
-        let mut readings = outcome.readings.iter();
-        let charges = self.plan.set.charges.iter();
-        for (at, (entry, charge)) in self.entries.iter_mut().zip(charges).enumerate() {
-            if choose(entry, at)
-                && let Some(reading) = readings.next()
-            {
-                entry.reading = *reading;
-                entry.spent = charged && reading.verdict.allows();
-                let cost = if entry.spent { charge.cost.get() } else { 0 };
-                entry.left_before = reading.figures.remaining.saturating_add(cost);
             }
         }
     }

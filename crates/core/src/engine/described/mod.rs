@@ -8,5 +8,7 @@
 mod inquiry;
 mod lot;
 mod status;
+mod steps;
 
-pub use inquiry::{Ask, Inquiry};
+pub use inquiry::Inquiry;
+pub use steps::Ask;

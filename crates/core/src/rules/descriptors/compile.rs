@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::form::{DomainForm, LimitForm, NodeForm};
 use super::tree::{Descriptors, Domain, Level, Limited, Node, Quantity};
 use super::{MOST_LEVELS, counted_as};
-use crate::algorithms::{Algorithm, Limit};
+use crate::algorithms::{Algorithm, Limit, Precision, Spec};
 use crate::described::Unit;
 use crate::rules::dialect::Dialect;
 use crate::rules::fault::{Fault, Faults, Place, shown};
@@ -41,6 +41,26 @@ pub(crate) fn compile(
     descriptors
 }
 
+impl Descriptors {
+    /// The domain that `form` is of, made if it is the first.
+    fn domain_for(&mut self, form: &DomainForm) -> &mut Domain {
+        let next = self.domains.len() as u32; // there are fewer files than that
+        let at = *self
+            .by_name
+            .entry(form.domain.as_str().into())
+            .or_insert(next);
+        if at == next {
+            self.domains.push(Domain {
+                name: form.domain.as_str().into(),
+                place: form.place.clone(),
+                top: Level::default(),
+                brought: 0,
+            });
+        }
+        &mut self.domains[at as usize]
+    }
+}
+
 struct Compiler<'c> {
     dialect: Dialect,
     rules: &'c mut Vec<Rule>,
@@ -63,35 +83,24 @@ impl Compiler<'_> {
             let message = "has no domain, or an empty one; write `domain: ...`";
             self.fault(&form.place, 0, message.to_owned());
         }
-        let known = descriptors.by_name.get(form.domain.as_str()).copied();
-        if let Some(at) = known.filter(|_| !self.dialect.merge_domains) {
-            let first = &descriptors.domains[at as usize].place;
-            let message = format!(
-                "has the domain {}, which stands in {first} too; keep it in one file, or have domains \
-                 merged",
-                shown(&form.domain)
-            );
-            self.fault(&form.place, 0, message);
-        }
-        let at = known.unwrap_or_else(|| {
-            let at = descriptors.domains.len() as u32; // there are fewer files than that
-            descriptors.domains.push(Domain {
-                name: form.domain.as_str().into(),
-                place: form.place.clone(),
-                top: Level::default(),
-                brought: 0,
-            });
-            let name = form.domain.as_str().into();
-            descriptors.by_name.insert(name, at);
-            at
-        });
         let within = Within {
             path: &form.domain,
             place: &form.place,
             keys: &[],
         };
-        let top = &mut descriptors.domains[at as usize].top;
-        self.level(&form.nodes, &within, top);
+        let known = descriptors.domain(&form.domain).is_some();
+        let domain = descriptors.domain_for(form);
+        if known && !self.dialect.merge_domains {
+            let message = format!(
+                "has the domain {}, which stands in {} too; keep it in one file, or have domains merged",
+                shown(&form.domain),
+                domain.place
+            );
+            self.fault(&form.place, 0, message);
+            // Only to see what else is wrong.
+            return self.level(&form.nodes, &within, &mut Level::default());
+        }
+        self.level(&form.nodes, &within, &mut domain.top);
     }
 
     fn level(&mut self, forms: &[NodeForm], within: &Within<'_>, level: &mut Level) {
@@ -281,9 +290,8 @@ pub(crate) fn written(requests: u32, unit: Unit) -> Box<str> {
 
 /// The window in which `requests` per `unit` are counted. One of none at all has room for one and must
 /// never be asked; one of more than a counter holds has as much as it holds.
-pub(crate) fn window(requests: u32, unit: Unit, precision: crate::algorithms::Precision) -> Limit {
-    let spec =
-        crate::algorithms::Spec::new(Algorithm::FixedWindow, counted_as(requests), unit.length());
+pub(crate) fn window(requests: u32, unit: Unit, precision: Precision) -> Limit {
+    let spec = Spec::new(Algorithm::FixedWindow, counted_as(requests), unit.length());
     Limit::compile(&spec, precision)
         .expect("a window of whole seconds with a count in range is exact")
 }

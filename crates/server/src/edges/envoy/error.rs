@@ -32,6 +32,9 @@ pub(crate) enum Fault {
     /// A limit comes along, but not per what.
     #[error("descriptor {descriptor} brings a limit with unit {unit}, which is none")]
     NoSuchUnit { descriptor: usize, unit: u64 },
+    /// A limit comes along, per several of a unit. Per one of them would be another limit.
+    #[error("descriptor {descriptor} brings a limit per {times} of its unit; write it per one")]
+    SeveralUnits { descriptor: usize, times: u64 },
     /// Whose limits?
     #[error("the domain must not be empty")]
     NoDomain,
@@ -79,6 +82,7 @@ impl Fault {
             | Fault::TooMany { .. }
             | Fault::TooLong { .. }
             | Fault::NoSuchUnit { .. }
+            | Fault::SeveralUnits { .. }
             | Fault::Body(BodyError::Broken) => Code::InvalidArgument,
             Fault::Body(BodyError::TooLarge { .. }) => Code::ResourceExhausted,
             Fault::Body(BodyError::TooSlow | BodyError::Outpaced) => Code::DeadlineExceeded,

@@ -79,14 +79,19 @@ async fn should_rate_limit(service: &Service, body: Incoming) -> Told {
         Ok(body) => service.wait_for(decide(service, &body)).await,
         Err(error) => Err(error.into()),
     };
-    if let Some(statistics) = &service.envoy_statistics {
-        statistics.called();
-        told.as_ref()
-            .err()
-            .into_iter()
-            .for_each(|fault| statistics.failed(fault));
-    }
+    count(service, &told);
     told
+}
+
+/// Counts a call as the reference service does, where that is wanted.
+pub(super) fn count<T>(service: &Service, told: &Result<T, Fault>) {
+    let Some(statistics) = &service.envoy_statistics else {
+        return;
+    };
+    statistics.called();
+    if let Err(fault) = told {
+        statistics.failed(fault);
+    }
 }
 
 async fn decide(service: &Service, body: &[u8]) -> Told {

@@ -159,14 +159,18 @@ fn entry(field: Field<'_>) -> Result<(&str, &str), Fault> {
 }
 
 fn own_limit(field: Field<'_>, descriptor: usize) -> Result<OwnLimit, Fault> {
-    let (mut requests, mut number) = (0, 0);
+    let (mut requests, mut number, mut times) = (0, 0, 1);
     for field in field.message()? {
         let field = field?;
         match field.number {
             1 => requests = field.uint32()?,
             2 => number = field.uint64()?,
+            3 => times = wrapped(field)?,
             _ => {}
         }
+    }
+    if times > 1 {
+        return Err(Fault::SeveralUnits { descriptor, times });
     }
     let unit = unit(number).ok_or(Fault::NoSuchUnit {
         descriptor,
@@ -175,7 +179,7 @@ fn own_limit(field: Field<'_>, descriptor: usize) -> Result<OwnLimit, Fault> {
     Ok(OwnLimit { requests, unit })
 }
 
-/// The number in a `UInt64Value`.
+/// The number in a `UInt64Value` or a `UInt32Value`.
 fn wrapped(field: Field<'_>) -> Result<u64, Fault> {
     let mut number = 0;
     for field in field.message()? {

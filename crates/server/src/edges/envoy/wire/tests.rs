@@ -2,6 +2,7 @@ use super::*;
 use crate::edges::envoy::messages::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
 };
+use crate::protobuf::Writer;
 use prost::Message;
 
 /// What a message of another's making is read as.
@@ -156,6 +157,28 @@ fn a_request_says_whose_limits_and_about_what() {
         let fault = fault(&message);
         assert!(fault.starts_with("descriptor 0 brings a limit"), "{fault}");
     }
+}
+
+/// Envoys of the year 2026 can bring a limit per five minutes. Read as one per minute it would admit
+/// five times as much.
+#[test]
+fn a_limit_per_several_units_is_refused_rather_than_read_as_another() {
+    let with = |times: u64| {
+        let mut out = Vec::new();
+        let mut message = Writer::to(&mut out);
+        message.bytes(1, b"shop");
+        message.message(2, |w| {
+            w.message(2, |w| {
+                w.uint(1, 10);
+                w.uint(2, 2);
+                w.message(3, |w| w.uint(1, times));
+            });
+        });
+        out
+    };
+    assert!(asked(&with(1)).is_ok());
+    let fault = asked(&with(5)).unwrap_err().to_string();
+    assert!(fault.contains("a limit per 5 of its unit"), "{fault}");
 }
 
 #[test]
