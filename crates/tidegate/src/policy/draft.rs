@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tidegate_core::rules::{DomainForm, Faults, RuleSet, SourceFile, parse_with};
+use tidegate_core::rules::{DomainForm, Faults, RuleSet, SourceFile, parse_for, parse_with};
 
 use super::{LoadError, Policy, Reading, canon, read_keys};
 use crate::identity::KeyTable;
@@ -86,7 +86,12 @@ impl Made {
         if sources.is_empty() && domains.is_empty() {
             sources.push(NOTHING);
         }
-        let rules = parse_with(&sources, &domains, self.reading.dialect)?;
+        let dialect = self.reading.dialect;
+        // Files alone that say nothing are more likely a mistake than meant.
+        let rules = match self.reading.elsewhere || !domains.is_empty() {
+            true => parse_with(&sources, &domains, dialect)?,
+            false => parse_for(&sources, dialect)?,
+        };
         let keys_path = rules.keys_file().map(|keys| beside(&files.root, keys));
         let digest = digest(&sources, &domains);
         let files = match self.reading.elsewhere {
