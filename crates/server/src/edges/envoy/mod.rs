@@ -18,6 +18,6 @@ mod native;
 mod options;
 mod reply;
 pub(crate) mod serve;
-mod wire;
+pub(crate) mod wire;
 
 pub(crate) use options::{EnvoyOptions, LimitHeaders};
