@@ -8,15 +8,20 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
+use tidegate::Reading;
+use tidegate::live::Pick;
 use tidegate::resilience::Tolerance;
+use tidegate_core::rules::Dialect;
 use tidegate_core::store::Abilities;
 use tidegate_core::units::Nanos;
 
 use crate::address::Address;
 use crate::edges::envoy::{EnvoyOptions, LimitHeaders};
+use crate::envoy_compat::BadEnvironment;
 use crate::net::tls::Files;
 use crate::net::watch::Age;
 use crate::store_choice::{NoSuchStore, StoreChoice, StoreUrl};
+use crate::xds::ControlPlane;
 
 /// One layer of settings. The same names as flags, as `TIDEGATE_*`, and in the file.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -25,6 +30,20 @@ pub(crate) struct Layer {
     /// Rules: a YAML file, or a folder of them. Without it a small built-in set runs
     #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
+
+    /// A control plane that sends limits of the Envoy protocol, beside rules from files:
+    /// xds://HOST:PORT[?node=ID], xdss for TLS [default: none]
+    #[arg(long, env = "TIDEGATE_XDS", value_name = "URL")]
+    pub(crate) xds: Option<ControlPlane>,
+
+    /// Let several files or resources of the Envoy protocol speak of one domain
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) merge_domains: Option<bool>,
+
+    /// Be what the Envoy reference service is where it runs: take its environment for settings that are
+    /// given nowhere else
+    #[arg(long, env = "TIDEGATE_ENVOY_COMPAT", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) envoy_compat: Option<bool>,
 
     /// Where counters are kept: memory, or for a Redis or Valkey that nodes share
     /// redis://[USER:PASSWORD@]HOST[:PORT][/DB], unix:PATH, or
@@ -125,6 +144,14 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
     pub(crate) admin: Option<Address>,
 
+    /// Where to show metrics alone, to whoever asks: host:port, unix:path or off [default: off]
+    #[arg(long, env = "TIDEGATE_METRICS", value_name = "ADDR")]
+    pub(crate) metrics: Option<Address>,
+
+    /// The path of the page there [default: /metrics]
+    #[arg(long, env = "TIDEGATE_METRICS_PATH", value_name = "PATH")]
+    pub(crate) metrics_path: Option<String>,
+
     /// File with the token that `--admin` asks for; required beyond loopback
     #[arg(long, env = "TIDEGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
@@ -149,6 +176,10 @@ pub(crate) struct Layer {
     /// The most memory counters may take [default: 512MiB]
     #[arg(long, env = "TIDEGATE_MEMORY_CAP", value_name = "SIZE")]
     pub(crate) memory_cap: Option<Size>,
+
+    /// The least that is logged; RUST_LOG says it more finely and wins [default: info]
+    #[arg(long, env = "TIDEGATE_LOG_LEVEL", value_enum)]
+    pub(crate) log_level: Option<LogLevel>,
 
     /// How to log; auto is text on a terminal, else JSON [default: auto]
     #[arg(long, env = "TIDEGATE_LOG_FORMAT", value_enum)]
@@ -193,6 +224,36 @@ pub(crate) enum LogFormat {
     Auto,
 }
 
+/// The least that is logged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogLevel {
+    /// What needs someone.
+    Error,
+    /// What may need someone.
+    Warn,
+    /// What happens.
+    #[default]
+    Info,
+    /// What happens inside.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    /// As a filter has it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+            LogLevel::Trace => "trace",
+        }
+    }
+}
+
 /// What `X-RateLimit-Reset` counts in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -225,7 +286,8 @@ pub(crate) struct Size(pub(crate) u64);
 /// Everything `serve` needs to know.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) rules: Option<PathBuf>,
+    pub(crate) rules: RulesFrom,
+    pub(crate) merge_domains: bool,
     pub(crate) store: StoreChoice,
     pub(crate) require_store: bool,
     pub(crate) data: Option<PathBuf>,
@@ -240,11 +302,14 @@ pub(crate) struct Settings {
     pub(crate) resp: Address,
     pub(crate) resp_password_file: Option<PathBuf>,
     pub(crate) admin: Address,
+    pub(crate) metrics: Address,
+    pub(crate) metrics_path: String,
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) admin_hosts: Vec<String>,
     pub(crate) shadow: bool,
     pub(crate) secret_file: Option<PathBuf>,
     pub(crate) memory_cap: Size,
+    pub(crate) log_level: LogLevel,
     pub(crate) log_format: LogFormat,
     pub(crate) drain: Duration,
     pub(crate) drain_delay: Duration,
@@ -254,7 +319,34 @@ pub(crate) struct Settings {
     pub(crate) idle: Duration,
 }
 
+/// Where rules come from.
+#[derive(Clone, Debug)]
+pub(crate) struct RulesFrom {
+    /// A file, or a folder.
+    pub(crate) path: Option<PathBuf>,
+    /// Which files of a folder count.
+    pub(crate) pick: Pick,
+    /// A control plane.
+    pub(crate) xds: Option<ControlPlane>,
+    /// Whether to start with files that cannot be used, and to decide nothing until they can.
+    pub(crate) may_be_bad: bool,
+    /// Whether doors open before the control plane has said anything.
+    pub(crate) may_be_late: bool,
+}
+
 impl Settings {
+    /// How rules are read.
+    pub(crate) fn reading(&self) -> Reading {
+        Reading {
+            dialect: Dialect {
+                store: self.abilities(),
+                merge_domains: self.merge_domains,
+            },
+            pick: self.rules.pick,
+            elsewhere: self.rules.xds.is_some(),
+        }
+    }
+
     /// What the store can do for rules.
     pub(crate) fn abilities(&self) -> Abilities {
         match (&self.store, &self.data) {
@@ -282,6 +374,9 @@ pub(crate) enum BadConfig {
     /// A store there is no code for.
     #[error(transparent)]
     NoSuchStore(#[from] NoSuchStore),
+    /// The environment of the reference service asks for what cannot be done.
+    #[error(transparent)]
+    Environment(#[from] BadEnvironment),
     /// Nobody could reach it.
     #[error(
         "--http, --grpc, --resp and --admin are all off, so nobody could ask anything; open one of them"
@@ -332,6 +427,9 @@ impl Layer {
     pub(crate) fn over(self, below: Layer) -> Layer {
         Layer {
             rules: self.rules.or(below.rules),
+            xds: self.xds.or(below.xds),
+            merge_domains: self.merge_domains.or(below.merge_domains),
+            envoy_compat: self.envoy_compat.or(below.envoy_compat),
             store: self.store.or(below.store),
             require_store: self.require_store.or(below.require_store),
             data: self.data.or(below.data),
@@ -352,11 +450,14 @@ impl Layer {
             resp: self.resp.or(below.resp),
             resp_password_file: self.resp_password_file.or(below.resp_password_file),
             admin: self.admin.or(below.admin),
+            metrics: self.metrics.or(below.metrics),
+            metrics_path: self.metrics_path.or(below.metrics_path),
             admin_token_file: self.admin_token_file.or(below.admin_token_file),
             admin_host: self.admin_host.or(below.admin_host),
             shadow: self.shadow.or(below.shadow),
             secret_file: self.secret_file.or(below.secret_file),
             memory_cap: self.memory_cap.or(below.memory_cap),
+            log_level: self.log_level.or(below.log_level),
             log_format: self.log_format.or(below.log_format),
             drain: self.drain.or(below.drain),
             drain_delay: self.drain_delay.or(below.drain_delay),
@@ -386,7 +487,14 @@ impl Layer {
         let clock = tolerance(self.clock_warn, self.clock_alarm)?;
         let loopback = |port: u16| Address::Tcp(format!("127.0.0.1:{port}"));
         Ok(Settings {
-            rules: self.rules,
+            rules: RulesFrom {
+                path: self.rules,
+                pick: Pick::Rules,
+                xds: self.xds,
+                may_be_bad: false,
+                may_be_late: false,
+            },
+            merge_domains: self.merge_domains.unwrap_or(false),
             store,
             require_store: self.require_store.unwrap_or(false),
             data: self.data,
@@ -406,11 +514,14 @@ impl Layer {
             resp,
             resp_password_file: self.resp_password_file,
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
+            metrics: self.metrics.unwrap_or(Address::Off),
+            metrics_path: self.metrics_path.unwrap_or_else(|| "/metrics".to_owned()),
             admin_token_file: self.admin_token_file,
             admin_hosts: self.admin_host.unwrap_or_default(),
             shadow: self.shadow.unwrap_or(false),
             secret_file: self.secret_file,
             memory_cap,
+            log_level: self.log_level.unwrap_or_default(),
             log_format: self.log_format.unwrap_or_default(),
             drain: Duration::from_secs(self.drain.unwrap_or(10)),
             // A balancer that probes every second has seen /readyz once before the door closes.
@@ -453,10 +564,12 @@ impl Layer {
 /// How old a connection gets, both in seconds. The defaults are the reference service's: long enough
 /// to cost nothing, short enough that a fleet that grew is found within a day.
 fn age(most: Option<u64>, grace: Option<u64>) -> Option<Age> {
-    let most = most.unwrap_or(86_400);
-    (most > 0).then(|| Age {
-        most: Duration::from_secs(most),
-        grace: Duration::from_secs(grace.unwrap_or(3_600)),
+    // A century is as good as any time beyond, and no sum with it wraps.
+    let bounded = |secs: u64| Duration::from_secs(secs.min(u32::MAX.into()));
+    let most = bounded(most.unwrap_or(86_400));
+    (!most.is_zero()).then(|| Age {
+        most,
+        grace: bounded(grace.unwrap_or(3_600)),
     })
 }
 
@@ -584,6 +697,19 @@ mod tests {
         assert_eq!(loose.alarm, Nanos::from_millis(70));
         let error = tolerance(Some(70), Some(60)).unwrap_err().to_string();
         assert!(error.starts_with("--clock-alarm 60 is below"), "{error}");
+    }
+
+    #[test]
+    fn an_age_of_nothing_is_no_end_and_the_greatest_one_is_borne() {
+        assert_eq!(age(Some(0), None), None);
+        let (day, hour) = (Duration::from_secs(86_400), Duration::from_secs(3_600));
+        let usual = Age {
+            most: day,
+            grace: hour,
+        };
+        assert_eq!(age(None, None), Some(usual));
+        let greatest = age(Some(u64::MAX), Some(u64::MAX)).unwrap();
+        assert!(greatest.most * 300 > day && greatest.grace > day);
     }
 
     #[test]

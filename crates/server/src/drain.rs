@@ -108,6 +108,11 @@ impl Signals {
         })
     }
 
+    /// Waits until one asks for the end.
+    pub(crate) async fn end(&mut self) {
+        while self.next().await == Wish::Reload {}
+    }
+
     async fn next(&mut self) -> Wish {
         tokio::select! {
             _ = self.term.recv() => Wish::End,

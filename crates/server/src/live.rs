@@ -1,19 +1,23 @@
-//! Rules and keys in force: read at the start, again when their files change, last good ones kept.
+//! Rules and keys in force: read at the start, again when their files change or a control plane says
+//! so, last good ones kept.
 //!
-//! The following itself is the library's; here the news become log lines and metrics, and the
-//! series of rules are found when they come into force.
+//! The following itself is the library's, or that of [`xds`]; here the news become log lines
+//! and metrics, and the series of rules are found when they come into force.
 
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidegate::live::State;
-use tidegate::{Follower, News, Policy};
+use tidegate::{Follower, News, Policy, Reading};
 use tidegate_core::rules::SourceFile;
-use tidegate_core::store::Abilities;
 use tracing::{info, warn};
 
+use crate::config::RulesFrom;
+use crate::logs::Shown;
 use crate::service::Service;
+use crate::xds::{self, Following};
 
 /// The rules that run when none are named.
 pub(crate) const BUILT_IN: &str = include_str!("builtin.yaml");
@@ -27,6 +31,7 @@ const FILE: SourceFile<'_> = SourceFile {
 #[derive(Debug)]
 pub(crate) struct Live {
     follower: Option<Follower>,
+    following: Option<Following>,
     standing: Arc<Mutex<Standing>>,
 }
 
@@ -35,21 +40,36 @@ pub(crate) struct Live {
 struct Standing {
     rules: Option<String>,
     keys: Option<String>,
+    xds: Option<String>,
 }
 
-/// What to decide by at the start.
-pub(crate) fn policy(path: Option<&Path>, store: Abilities) -> Result<Policy, String> {
+/// The rules at `path`, or the built-in ones.
+pub(crate) fn policy(path: Option<&Path>, reading: impl Into<Reading>) -> Result<Policy, String> {
     match path {
-        None => Policy::parse_for(&[FILE], store).map_err(|error| error.to_string()),
-        Some(path) => Policy::load_for(path, store).map_err(|error| error.to_string()),
+        None => Policy::parse_for(&[FILE], reading).map_err(|error| error.to_string()),
+        Some(path) => Policy::load_for(path, reading).map_err(|error| error.to_string()),
+    }
+}
+
+/// What to decide by at the start: nothing yet, if a control plane will say it, or if there is to be a
+/// start without.
+pub(crate) fn first(from: &RulesFrom, reading: Reading) -> Result<Policy, String> {
+    let none = || Policy::none(reading).map_err(|error| error.to_string());
+    match (&from.path, &from.xds) {
+        (None, Some(_)) => none(),
+        (path, _) => policy(path.as_deref(), reading).or_else(|why| match from.may_be_bad {
+            // Why is told by whoever follows the files.
+            true => none(),
+            false => Err(why),
+        }),
     }
 }
 
 impl Live {
-    /// Goes on watching the rules at `path`, which are in force already.
-    pub(crate) fn start(service: &Arc<Service>, path: Option<&Path>) -> std::io::Result<Self> {
+    /// Goes on watching where rules come from; what was there at first is in force already.
+    pub(crate) fn start(service: &Arc<Service>, from: &RulesFrom) -> std::io::Result<Self> {
         let standing = Arc::<Mutex<Standing>>::default();
-        let follower = match path {
+        let follower = match &from.path {
             None => {
                 in_force(service, "rules", &locked(&standing));
                 None
@@ -61,7 +81,24 @@ impl Live {
                 Some(Follower::start(policy, path, tell)?)
             }
         };
-        Ok(Live { follower, standing })
+        let plane = from.xds.clone();
+        let following = plane.map(|plane| {
+            let (telling, known) = (Arc::clone(service), Arc::clone(&standing));
+            let tell = move |news: xds::News<'_>| tell_xds(&telling, &known, news);
+            Following::start(plane, taking(service), Box::new(tell))
+        });
+        Ok(Live {
+            follower,
+            following,
+            standing,
+        })
+    }
+
+    /// Waits for the first word of the control plane, if there is one.
+    pub(crate) async fn answered(&self) {
+        if let Some(following) = &self.following {
+            following.answered().await;
+        }
     }
 
     /// Looks at the files now.
@@ -94,11 +131,15 @@ impl Standing {
     }
 
     fn stale(&self) -> Option<String> {
-        let both = [("rules", &self.rules), ("keys", &self.keys)];
-        let told = both
+        let all = [
+            ("rules", &self.rules),
+            ("keys", &self.keys),
+            ("xds", &self.xds),
+        ];
+        let told = all
             .into_iter()
             .filter_map(|(what, why)| Some(format!("{what}: {}", why.as_ref()?)));
-        told.reduce(|rules, keys| format!("{rules}\n{keys}"))
+        told.reduce(|one, next| format!("{one}\n{next}"))
     }
 }
 
@@ -117,16 +158,72 @@ fn tell(service: &Service, standing: &Mutex<Standing>, news: News<'_>) {
     };
     match state {
         State::Current => in_force(service, what, &standing),
-        State::Stale(why) => {
-            service.metrics.reload.successful.set(0);
-            service.metrics.reload.rejected.inc();
-            warn!(what, %why, "not taken, the last good ones stay in force");
+        State::Stale(why) => not_taken(service, what, &why.to_string()),
+    }
+}
+
+/// Puts what a control plane sends in force, beside the files.
+fn taking(service: &Arc<Service>) -> xds::Take {
+    let live = Arc::clone(service.limiter.policy());
+    Arc::new(move |resources| {
+        let domains = xds::domains(resources)?;
+        let taken = live.replace_with(|| live.load().beside(domains));
+        taken.map(drop).map_err(|faults| faults.to_string())
+    })
+}
+
+/// Called by the task that follows the control plane.
+fn tell_xds(service: &Service, standing: &Mutex<Standing>, news: xds::News<'_>) {
+    let mut standing = locked(standing);
+    match news {
+        xds::News::Met => {
+            // What was refused stays refused.
+            if standing
+                .xds
+                .as_ref()
+                .is_some_and(|why| why.starts_with(LOST))
+            {
+                standing.xds = None;
+            }
+            info!("the control plane is met");
+        }
+        xds::News::Taken { version } => {
+            standing.xds = None;
+            let version = Shown(version).to_string();
+            info!(version, "the control plane sent limits");
+            in_force(service, "xds", &standing);
+        }
+        xds::News::Refused { version, why } => {
+            standing.xds = Some(why.to_owned());
+            let version = Shown(version).to_string();
+            warn!(version, "the control plane sent limits with faults");
+            not_taken(service, "xds", why);
+        }
+        xds::News::Lost { why, wait_ms } => {
+            let why = Shown(why).to_string();
+            if standing.xds.is_none() {
+                standing.xds = Some(format!("{LOST}: {why}"));
+            }
+            warn!(why, wait_ms, "{LOST}, what it said last stays in force");
         }
     }
 }
 
+const LOST: &str = "the control plane is lost";
+
+fn not_taken(service: &Service, what: &str, why: &str) {
+    service.metrics.reload.successful.set(0);
+    service.metrics.reload.rejected.inc();
+    warn!(what, why, "not taken, the last good ones stay in force");
+}
+
 fn in_force(service: &Service, what: &str, standing: &Standing) {
     let policy = service.limiter.policy().get();
+    service.configured.store(policy.is_given(), Relaxed);
+    if !policy.is_given() {
+        warn!("there is no configuration yet");
+        return;
+    }
     service.metrics.load(&policy.rules);
     let reload = &service.metrics.reload;
     let stale = standing.stale();
@@ -157,6 +254,7 @@ fn hex(digest: &[u8; 32]) -> String {
 mod tests {
     use super::*;
     use tidegate::live::Why;
+    use tidegate_core::store::Abilities;
 
     #[test]
     fn the_built_in_rules_are_good_and_raise_no_warning() {

@@ -9,12 +9,12 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::config::LogFormat;
+use crate::config::{LogFormat, LogLevel};
 use crate::sink;
 
 /// Starts logging. A second call does nothing.
-pub(crate) fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+pub(crate) fn start(level: LogLevel, format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.name()));
     let terminal = std::io::stderr().is_terminal();
     let text = match format {
         LogFormat::Text => true,

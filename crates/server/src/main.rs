@@ -10,6 +10,7 @@ mod data;
 mod doctor;
 mod drain;
 mod edges;
+mod envoy_compat;
 mod ids;
 mod kept;
 mod live;
@@ -22,6 +23,7 @@ mod service;
 mod sink;
 mod store_choice;
 mod waiting;
+mod xds;
 
 use std::process::ExitCode;
 

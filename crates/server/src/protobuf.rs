@@ -163,7 +163,6 @@ impl<'a> Field<'a> {
     }
 
     /// As a floating point number.
-    #[allow(dead_code, reason = "only configuration has such numbers")]
     pub(crate) fn double(self) -> Result<f64, Malformed> {
         match self.value {
             Value::Fixed64(bits) => Ok(f64::from_bits(bits)),

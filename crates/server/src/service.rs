@@ -21,7 +21,7 @@ use tracing::{info, warn};
 use crate::counters::Counters;
 use crate::drain::Phase;
 use crate::edges::auth::wire::Reading;
-use crate::edges::envoy::EnvoyOptions;
+use crate::edges::envoy::{EnvoyOptions, Statistics};
 use crate::ids::{Id, Ids};
 use crate::logs::Shown;
 use crate::waiting::Waiting;
@@ -39,6 +39,7 @@ pub(crate) struct Service {
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) reading: ArcSwapOption<Reading>,
     pub(crate) envoy: EnvoyOptions,
+    pub(crate) envoy_statistics: Option<Statistics>,
     /// Whether there are rules to decide described requests by: a service that starts without its
     /// configuration has none until it is found.
     pub(crate) configured: AtomicBool,
@@ -56,6 +57,16 @@ impl Service {
     /// Whether there is anything to decide described requests by.
     pub(crate) fn is_configured(&self) -> bool {
         self.configured.load(Relaxed)
+    }
+
+    /// Whether to go on sending requests here, as the reference service tells it.
+    pub(crate) fn is_healthy(&self) -> bool {
+        let configured = || {
+            let policy = self.limiter.policy().load();
+            policy.is_given() && policy.rules.domains().len() > 0
+        };
+        let serving = *self.phase.borrow() == Phase::Serving;
+        serving && (!self.envoy.healthy_when_configured || configured())
     }
 
     /// Decides one request, or only looks, and takes the time.

@@ -45,7 +45,7 @@ pub mod stores;
 mod throttle;
 
 pub use limiter::{Act, Family, Keyed, Limiter, RefundError, Standing, View};
-pub use policy::{Follower, LoadError, News, Policy};
+pub use policy::{Follower, LoadError, News, Policy, Reading};
 pub use receipt::ReceiptError;
 pub use secret::{Secret, WeakSecret};
 pub use throttle::{Throttle, ThrottleError};

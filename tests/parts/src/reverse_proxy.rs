@@ -158,9 +158,27 @@ impl ReverseProxy {
 
 impl Drop for ReverseProxy {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&mut self.child);
     }
+}
+
+/// Ends a program as its operator would, because nginx leaves its workers behind when it is killed. What
+/// does not end in time is killed nevertheless.
+pub fn end(child: &mut Child) {
+    let ended = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
+    if ended(child) {
+        return;
+    }
+    let _ = Command::new("kill").arg(child.id().to_string()).status();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        if ended(child) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// What `scripts/tools` installed, before and after the usual places: Debian keeps some where only root looks.
@@ -230,4 +248,15 @@ fn answers(address: SocketAddr) -> bool {
         Ok::<_, std::io::Error>(status)
     };
     ask().is_ok_and(|status| status.ends_with(b" 200"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_is_not_replaced_again() {
+        let edits = [(":80", ":81"), (":81", ":82"), ("é", "")];
+        assert_eq!(replaced("a:80 b:81é", &edits), "a:81 b:82");
+    }
 }

@@ -29,15 +29,15 @@ struct File<'d> {
     top: TopSlots<'d>,
 }
 
-/// Compiles files of either kind, and domains from elsewhere.
+/// Compiles files of either kind, and domains from elsewhere, if there is such a source.
 pub(crate) fn compile(
     files: &[SourceFile<'_>],
-    elsewhere: &[DomainForm],
+    elsewhere: Option<&[DomainForm]>,
     dialect: Dialect,
 ) -> Result<RuleSet, Faults> {
     let mut faults = Faults::default();
     let names: Vec<Arc<str>> = files.iter().map(|file| file.name.into()).collect();
-    if files.is_empty() && elsewhere.is_empty() {
+    if files.is_empty() && elsewhere.is_none() {
         report(&"rules".into(), &mut faults).fault(0, "there is no rules file; write one");
     }
     let documents = read_documents(files, &names, &mut faults);
@@ -45,8 +45,8 @@ pub(crate) fn compile(
         .iter()
         .partition(|(_, document)| document.root().is_some_and(descriptors::is_of_this_kind));
     let files = read_tops(&native, &mut faults);
-    let forms = read_forms(&described, elsewhere, &mut faults);
-    if forms.is_empty() {
+    let forms = read_forms(&described, elsewhere.unwrap_or_default(), &mut faults);
+    if forms.is_empty() && elsewhere.is_none() {
         refuse_no_rules(&files, &mut faults);
     }
 

@@ -80,10 +80,11 @@ pub fn parse(files: &[SourceFile<'_>]) -> Result<RuleSet, Faults> {
 /// As [`parse`]; also a rate that this store cannot compute exactly, and a durability that it cannot
 /// give.
 pub fn parse_for(files: &[SourceFile<'_>], dialect: impl Into<Dialect>) -> Result<RuleSet, Faults> {
-    compile::compile(files, &[], dialect.into())
+    compile::compile(files, None, dialect.into())
 }
 
-/// The same, with domains from another source than files. There need be no file then.
+/// The same, with domains from another source than files. There need be no file then, and no domain
+/// either: a source may have none.
 ///
 /// # Errors
 /// As [`parse_for`]; what is wrong with the domains is told of their places.
@@ -92,5 +93,5 @@ pub fn parse_with(
     domains: &[DomainForm],
     dialect: impl Into<Dialect>,
 ) -> Result<RuleSet, Faults> {
-    compile::compile(files, domains, dialect.into())
+    compile::compile(files, Some(domains), dialect.into())
 }

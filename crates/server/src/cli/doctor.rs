@@ -77,7 +77,7 @@ fn order(args: DoctorArgs) -> Result<Option<Order>, BadConfig> {
         StoreChoice::Memory => None,
         StoreChoice::Redis(store) => Some(Order {
             store,
-            rules: settings.rules,
+            rules: settings.rules.path,
             secret_file: settings.secret_file,
             budget: settings.store_budget,
             clock: settings.clock,

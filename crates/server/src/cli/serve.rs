@@ -17,15 +17,18 @@ use tracing::{error, info, warn};
 
 use super::{Exit, ServeArgs, complain};
 use crate::address::{Address, Place};
-use crate::config::{Layer, Reset, Settings};
+use crate::config::{BadConfig, Layer, Reset, Settings};
 use crate::counters::{Counters, exact, join, keep_secret, tell_fault, why_not_met};
 use crate::data;
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
+use crate::edges::admin::scraped::Scraped;
 use crate::edges::admin::serve::Admin;
+use crate::edges::envoy::Statistics;
 use crate::edges::envoy::serve::Envoy;
 use crate::edges::http::serve::Public;
 use crate::edges::resp::serve::{Password, Resp};
+use crate::envoy_compat::{AdminToken, Compat, Told};
 use crate::ids::Ids;
 use crate::kept::Kept;
 use crate::live::{self, Live};
@@ -64,8 +67,8 @@ enum Failure {
 }
 
 pub(super) fn run(args: ServeArgs) -> Exit {
-    let settings = match settings(args) {
-        Ok(settings) => settings,
+    let (settings, compat) = match settings(args) {
+        Ok(told) => told,
         Err(error) => {
             complain(&error);
             return match error.is_of_a_file() {
@@ -74,7 +77,10 @@ pub(super) fn run(args: ServeArgs) -> Exit {
             };
         }
     };
-    logs::start(settings.log_format);
+    logs::start(settings.log_level, settings.log_format);
+    if let Some(compat) = compat {
+        compat.tell();
+    }
     let served = runtime()
         .map_err(|error| Failure::System(error.to_string()))
         .and_then(|runtime| runtime.block_on(serve(settings)));
@@ -108,17 +114,30 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     builder.enable_all().build()
 }
 
-fn settings(args: ServeArgs) -> Result<Settings, crate::config::BadConfig> {
+/// What was told, and what the environment of the reference service added to it, if that is asked.
+fn settings(args: ServeArgs) -> Result<(Settings, Option<Compat>), BadConfig> {
     let below = match &args.config {
         Some(file) => Layer::read(file)?,
         None => Layer::default(),
     };
-    args.layer.over(below).settle()
+    let told = args.layer.over(below);
+    if !told.envoy_compat.unwrap_or(false) {
+        return Ok((told.settle()?, None));
+    }
+    let token = AdminToken::of(told.admin_token_file.as_deref());
+    let compat = Compat::read(&|name| std::env::var(name).ok(), token)?;
+    let headers = match told.envoy_headers {
+        Some(_) => Told::Headers,
+        None => Told::NoHeaders,
+    };
+    let mut settings = told.over(compat.layer()).settle()?;
+    compat.apply(headers, &mut settings);
+    Ok((settings, Some(compat)))
 }
 
 async fn serve(settings: Settings) -> Result<End, Failure> {
     let system = |error: std::io::Error| Failure::System(error.to_string());
-    let signals = Signals::listen().map_err(system)?;
+    let mut signals = Signals::listen().map_err(system)?;
     let (drain, idle) = Drain::new();
     if let Some(folder) = &settings.data {
         data::prepare(folder).map_err(Failure::Config)?;
@@ -129,8 +148,14 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let service = Arc::new(service(&settings, own.as_ref(), &kept, &drain)?);
     join_soon(&service, own, settings.require_store).await?;
     kept.follow(&service);
-    let live = Live::start(&service, settings.rules.as_deref()).map_err(system)?;
+    let live = Live::start(&service, &settings.rules).map_err(system)?;
     let live = Arc::new(live);
+    if !settings.rules.may_be_late {
+        tokio::select! {
+            () = live.answered() => {}
+            () = signals.end() => return Ok(End::Clean),
+        }
+    }
     let token_file = settings.admin_token_file.as_deref();
     let guard = Guard::new(&settings.admin, token_file, &settings.admin_hosts);
     let guard = guard.map_err(|error| Failure::Config(error.to_string()))?;
@@ -141,6 +166,7 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let grpc = open("grpc", &settings.grpc).await?;
     let resp = open("resp", &settings.resp).await?;
     let admin = open("admin", &settings.admin).await?;
+    let scraped = open("metrics", &settings.metrics).await?;
     let ending = || Ending {
         phase: drain.watch(),
         busy: drain.busy(),
@@ -154,6 +180,13 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
             age: None,
         },
     };
+    let few = Bounds {
+        connections: ADMIN_CONNECTIONS,
+        per_peer: settings
+            .max_connections_per_peer
+            .min(ADMIN_CONNECTIONS_PER_PEER),
+        ..bounds
+    };
     if let Some(listener) = admin {
         listener.for_owner_alone().map_err(system)?;
         let admin = Admin {
@@ -161,15 +194,16 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
             live: Arc::clone(&live),
             guard,
         };
-        let bounds = Bounds {
-            connections: ADMIN_CONNECTIONS,
-            per_peer: settings
-                .max_connections_per_peer
-                .min(ADMIN_CONNECTIONS_PER_PEER),
-            ..bounds
-        };
         info!(edge = "admin", address = %listener.place(), "listening");
-        tokio::spawn(listener.serve(admin, bounds, ending(), metrics(), None));
+        tokio::spawn(listener.serve(admin, few, ending(), metrics(), None));
+    }
+    if let Some(listener) = scraped {
+        let scraped = Scraped {
+            service: Arc::clone(&service),
+            path: settings.metrics_path.as_str().into(),
+        };
+        info!(edge = "metrics", address = %listener.place(), "listening");
+        tokio::spawn(listener.serve(scraped, few, ending(), metrics(), None));
     }
     if let Some(listener) = grpc {
         let bounds = Bounds {
@@ -188,7 +222,7 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     if let Some(listener) = http {
         let place = listener.place();
         info!(edge = "http", address = %place, "listening");
-        if settings.rules.is_none() {
+        if settings.rules.path.is_none() && settings.rules.xds.is_none() {
             greet(&place);
         }
         let public = Public(Arc::clone(&service));
@@ -308,8 +342,8 @@ fn service(
         None => Secret::random().map_err(no_randomness)?,
         Some(own) => own.clone(),
     };
-    let policy =
-        live::policy(settings.rules.as_deref(), settings.abilities()).map_err(Failure::Config)?;
+    let policy = live::first(&settings.rules, settings.reading()).map_err(Failure::Config)?;
+    let configured = policy.is_given();
     let clock = SystemClock::new();
     let metrics = Arc::new(Metrics::default());
     let store = match &settings.store {
@@ -353,7 +387,8 @@ fn service(
         phase: drain.watch(),
         reading: ArcSwapOption::empty(),
         envoy: settings.envoy.clone(),
-        configured: AtomicBool::new(true),
+        envoy_statistics: settings.envoy.near_ratio.map(Statistics::new),
+        configured: AtomicBool::new(configured),
     })
 }
 

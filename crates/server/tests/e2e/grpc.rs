@@ -160,6 +160,12 @@ pub(crate) fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimi
 }
 
 impl RateLimitResponse {
+    /// What the binding limit has left, by its header.
+    pub(crate) fn left(&self) -> Option<u64> {
+        let (_, figures) = self.header("ratelimit")?.split_once(";r=")?;
+        figures.split_once(';')?.0.parse().ok()
+    }
+
     /// The value of a header for the client.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.response_headers_to_add.iter();

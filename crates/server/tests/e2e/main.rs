@@ -11,10 +11,13 @@ mod check;
 mod cli;
 mod clock;
 mod concurrent;
+mod control_plane;
 mod doctor;
+mod doors;
 mod drain;
 mod durable;
 mod envoy_calls;
+mod envoy_compat;
 mod envoy_descriptors;
 mod envoy_doors;
 mod envoy_real;
@@ -40,6 +43,7 @@ mod restart;
 mod server;
 mod shared;
 mod witness;
+mod xds;
 
 #[path = "../messages/mod.rs"]
 mod messages;

@@ -6,11 +6,12 @@
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
-use tidegate_parts::{copy, free_port, moved, replaced, search_path};
+use tidegate_parts::{copy, end, free_port, moved, replaced, search_path};
 
 use crate::http::Client;
-use crate::server::{BINARY, wait_for};
+use crate::server::{BINARY, unit, wait_for};
 
+const ENVOY: &str = include_str!("../../../../docs/envoy.md");
 const PROXIES: &str = include_str!("../../../../docs/proxies.md");
 
 /// Ports of the pages: of the proxy for clients, for itself and for its operator; Tidegate's; the backend's.
@@ -44,7 +45,12 @@ impl Reader {
         let ports: Vec<_> = PORTS.into_iter().zip(self.ports).flat_map(moved).collect();
         let backend = format!("http.server {}", self.ports[5]);
         let edits = ports.iter().map(|(from, to)| (&**from, &**to));
-        let edits = edits.chain([("http.server 3000", &*backend)]);
+        // A window that ends in between, or a machine that is busy, is not what the page is about.
+        let window = format!("unit: {}", unit());
+        let patient = [("unit: hour", &*window), ("timeout: 0.25s", "timeout: 20s")];
+        let edits = edits
+            .chain([("http.server 3000", &*backend)])
+            .chain(patient);
         with(&edits.collect::<Vec<_>>())
     }
 
@@ -98,8 +104,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         for child in &mut self.running {
-            let _ = child.kill();
-            let _ = child.wait();
+            end(child);
         }
     }
 }
@@ -160,4 +165,10 @@ fn traefik_refuses_as_the_page_shows() {
 #[test]
 fn haproxy_refuses_as_the_page_shows() {
     follow(PROXIES, "HAProxy", "docs/proxies");
+}
+
+#[test]
+fn envoy_refuses_as_the_page_shows() {
+    follow(ENVOY, "From nothing to a refusal", "docs/envoy");
+    follow(ENVOY, "Rules of Tidegate's own", "docs/envoy");
 }

@@ -72,6 +72,11 @@ fn valkey_py() {
 }
 
 #[test]
+fn valkey_glide() {
+    throttles(&format!("{TOOLS}/python/bin/python"), "glide.py", None);
+}
+
+#[test]
 fn ioredis() {
     throttles("node", "ioredis.cjs", Some("ioredis"));
 }

@@ -178,6 +178,45 @@ fn nothing_is_answered_before_the_password_is_shown() {
     assert_eq!(redis.ask_words(&["AUTH", "correct horse battery"]), ok());
 }
 
+#[test]
+fn a_door_that_anybody_can_use_is_warned_of() {
+    let warned = |line: &serde_json::Value| {
+        let told = line["message"].as_str().unwrap_or_default();
+        line["level"] == "WARN" && told.contains("--resp-password-file")
+    };
+    let server = Server::with(NONE, &["--resp", "0.0.0.0:0"]);
+    server.wait_log(warned);
+    let server = Server::with_resp(NONE, &[]);
+    server.resp();
+    assert!(!server.lines().iter().any(|(_, line)| warned(line)));
+}
+
+#[test]
+fn a_password_that_cannot_be_had_is_a_fault_of_the_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().join("empty");
+    std::fs::write(&empty, "\n").unwrap();
+    for file in [empty.as_path(), &dir.path().join("none")] {
+        let ran = std::process::Command::new(crate::server::BINARY)
+            .args([
+                "serve",
+                "--http",
+                "127.0.0.1:0",
+                "--admin",
+                "off",
+                "--resp",
+                "127.0.0.1:0",
+            ])
+            .arg("--resp-password-file")
+            .arg(file)
+            .output()
+            .unwrap();
+        assert_eq!(ran.status.code(), Some(78));
+        let told = String::from_utf8_lossy(&ran.stderr);
+        assert!(told.contains("--resp-password-file"), "{told}");
+    }
+}
+
 /// What the rules say of a request is the same through every door, and so is its counter.
 #[test]
 fn rules_decide_as_they_do_over_http() {

@@ -66,6 +66,12 @@ impl Server {
                 command.args([door, "127.0.0.1:0"]);
             }
         }
+        command.args(["--admin", "127.0.0.1:0", "--log-format", "json"]);
+        Server::attend(command, dir)
+    }
+
+    /// From a command that says all there is to say, also that the log is JSON.
+    pub(crate) fn attend(mut command: Command, dir: TempDir) -> Self {
         let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
         let is_off = |flag: &str| {
             words
@@ -73,7 +79,6 @@ impl Server {
                 .any(|pair| pair[0] == flag && pair[1] == "off")
         };
         let mut child = command
-            .args(["--admin", "127.0.0.1:0", "--log-format", "json"])
             .env("RUST_LOG", "info")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -2,8 +2,9 @@
 //!
 //! Folders, not files: a file that is renamed over or swapped by a link is another file, and a
 //! listener on the old one hears nothing more. Listened to are the folder that holds the path (or
-//! the nearest one above that exists), the path itself if it is a folder, and the folders where
-//! its links end. Links between the first and the last are left to the poll.
+//! the nearest one above that exists), the path itself if it is a folder, the folders where its links
+//! end, and those that hold a link on the way to it: whole deployments are swapped by such a one.
+//! Links between the first and the last, and folders below, are left to the poll.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -81,6 +82,7 @@ fn around(path: &Path) -> BTreeMap<PathBuf, Option<Which>> {
         .and_then(|above| above.canonicalize().ok())
         .into_iter()
         .collect();
+    folders.extend(link_holders(path));
     if let Ok(end) = path.canonicalize() {
         if end.is_dir() {
             folders.extend(link_ends(&end));
@@ -94,6 +96,14 @@ fn around(path: &Path) -> BTreeMap<PathBuf, Option<Which>> {
         .into_iter()
         .map(known)
         .map(|(which, folder)| (folder, which))
+        .collect()
+}
+
+/// The folders that hold a link on the way to `path`.
+fn link_holders(path: &Path) -> Vec<PathBuf> {
+    let links = path.ancestors().filter(|part| part.is_symlink());
+    links
+        .filter_map(|link| link.parent()?.canonicalize().ok())
         .collect()
 }
 
@@ -136,6 +146,19 @@ mod tests {
         assert!(is_hint(EventKind::Modify(ModifyKind::Any)));
         assert!(is_hint(EventKind::Create(CreateKind::Any)));
         assert!(is_hint(EventKind::Other));
+    }
+
+    /// The reference service's way to change everything at once: `current` is turned to another folder.
+    #[cfg(unix)]
+    #[test]
+    fn a_link_on_the_way_is_listened_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(top.join("v1/config")).unwrap();
+        std::os::unix::fs::symlink("v1", top.join("current")).unwrap();
+        let folders = around(&top.join("current/config"));
+        assert!(folders.contains_key(&top), "{folders:?}");
+        assert!(folders.contains_key(&top.join("v1/config")), "{folders:?}");
     }
 
     #[test]

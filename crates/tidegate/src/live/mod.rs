@@ -25,5 +25,5 @@ pub use cell::{Failure, Live, Versioned};
 pub use pace::{Next, Pace, Settle};
 pub use snapshot::{Part, PartReader, Snapshot};
 pub use state::{State, Why};
-pub use survey::Limits;
+pub use survey::{Limits, Pick};
 pub use watch::{Bell, Target, Watch};

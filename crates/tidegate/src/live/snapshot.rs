@@ -199,11 +199,12 @@ impl io::Write for Hashing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::survey::{Limits, Shape};
+    use crate::live::survey::{Limits, Pick, Shape};
     use std::fs;
 
     fn snapshot(path: &Path) -> Snapshot {
-        Snapshot::take(&Survey::of(path, Shape::FileOrFolder, Limits::RULES).unwrap()).unwrap()
+        let shape = Shape::FileOrFolder(Pick::Rules);
+        Snapshot::take(&Survey::of(path, shape, Limits::RULES).unwrap()).unwrap()
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub enum Why {
         path: PathBuf,
     },
     /// A folder without a file to read: more likely unmounted than meant.
-    #[error("{}: holds no .yaml or .yml file; what was taken last, if anything, stays in force", path.display())]
+    #[error("{}: holds no rules file, such as limits.yaml; what was taken last, if anything, stays in force", path.display())]
     EmptyFolder {
         /// The folder.
         path: PathBuf,
@@ -38,6 +38,12 @@ pub enum Why {
     #[error("{}: is not a regular file; give the path of one", path.display())]
     NotAFile {
         /// What was found there.
+        path: PathBuf,
+    },
+    /// A folder far below the one that is read.
+    #[error("{}: is too many folders below the one that is read; move it up", path.display())]
+    TooDeep {
+        /// The folder.
         path: PathBuf,
     },
     /// Larger than is read.

@@ -40,8 +40,25 @@ impl Limits {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
     File,
-    FileOrFolder,
+    FileOrFolder(Pick),
 }
+
+/// Which files of a folder count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pick {
+    /// `*.yaml` and `*.yml` in the folder itself, without what editors and Kubernetes leave beside them.
+    #[default]
+    Rules,
+    /// Every file, also in folders below, as the Envoy reference service reads them. Names that begin
+    /// with two dots never count: Kubernetes keeps its own copies under those.
+    Every {
+        /// Whether names that begin with one dot do.
+        dot_files: bool,
+    },
+}
+
+/// How far below a folder files are looked for.
+const DEEPEST: usize = 8;
 
 /// The files there are to read, in the order of their names.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,8 +80,8 @@ impl Survey {
         let about = look_at(path)?;
         let files = if !about.is_dir() {
             vec![Found::of(path.to_owned(), &about)?]
-        } else if shape == Shape::FileOrFolder {
-            folder(path)?
+        } else if let Shape::FileOrFolder(pick) = shape {
+            folder(path, pick)?
         } else {
             return Err(Why::NotAFile {
                 path: path.to_owned(),
@@ -179,15 +196,9 @@ pub(super) fn because(path: &Path, error: &io::Error) -> Why {
     }
 }
 
-fn folder(path: &Path) -> Result<Vec<Found>, Why> {
-    let because = |error: io::Error| because(path, &error);
+fn folder(path: &Path, pick: Pick) -> Result<Vec<Found>, Why> {
     let mut paths = Vec::new();
-    for entry in fs::read_dir(path).map_err(because)? {
-        let entry = entry.map_err(because)?;
-        if entry.file_name().to_str().is_some_and(is_rules_name) {
-            paths.push(entry.path());
-        }
-    }
+    list(path, pick, DEEPEST, &mut paths)?;
     if paths.is_empty() {
         return Err(Why::EmptyFolder {
             path: path.to_owned(),
@@ -198,6 +209,38 @@ fn folder(path: &Path) -> Result<Vec<Found>, Why> {
         .into_iter()
         .map(|path| look_at(&path).and_then(|about| Found::of(path, &about)))
         .collect()
+}
+
+/// The files that count. Folders below are those that really are: a link to one could lead round.
+fn list(path: &Path, pick: Pick, depth: usize, into: &mut Vec<PathBuf>) -> Result<(), Why> {
+    let because = |error: io::Error| because(path, &error);
+    for entry in fs::read_dir(path).map_err(because)? {
+        let entry = entry.map_err(because)?;
+        if !entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| pick.takes(name))
+        {
+            continue;
+        }
+        let below = pick != Pick::Rules && entry.file_type().map_err(because)?.is_dir();
+        match (below, depth) {
+            (false, _) => into.push(entry.path()),
+            (true, 0) => return Err(Why::TooDeep { path: entry.path() }),
+            (true, _) => list(&entry.path(), pick, depth - 1, into)?,
+        }
+    }
+    Ok(())
+}
+
+impl Pick {
+    fn takes(self, name: &str) -> bool {
+        match self {
+            Pick::Rules => is_rules_name(name),
+            Pick::Every { dot_files: true } => !name.starts_with(".."),
+            Pick::Every { dot_files: false } => !name.starts_with('.'),
+        }
+    }
 }
 
 /// `*.yaml` and `*.yml`, but not what editors and Kubernetes leave beside them: `.x.yaml.swp`,
@@ -229,7 +272,14 @@ mod tests {
     use super::*;
 
     fn survey(path: &Path) -> Result<Survey, Why> {
-        Survey::of(path, Shape::FileOrFolder, Limits::RULES)
+        Survey::of(path, Shape::FileOrFolder(Pick::Rules), Limits::RULES)
+    }
+
+    /// The names, from the folder on.
+    fn picked(path: &Path, pick: Pick) -> Vec<String> {
+        let found = Survey::of(path, Shape::FileOrFolder(pick), Limits::RULES).unwrap();
+        let name = |file: &Found| file.path.strip_prefix(path).unwrap().display().to_string();
+        found.files.iter().map(name).collect()
     }
 
     #[test]
@@ -256,6 +306,38 @@ mod tests {
             .map(|file| file.path.file_name().unwrap())
             .collect();
         assert_eq!(names, ["a.yml", "b.yaml"]);
+    }
+
+    /// A mount as Kubernetes makes it, whose copies would count every domain twice.
+    #[test]
+    fn every_file_is_taken_but_for_what_kubernetes_keeps_for_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let copy = dir.path().join("..2026_11_15");
+        fs::create_dir_all(dir.path().join("below/.hidden")).unwrap();
+        fs::create_dir(&copy).unwrap();
+        fs::write(copy.join("a.yaml"), "x").unwrap();
+        for name in [".b", "c", "below/d.txt", "below/.hidden/e"] {
+            fs::write(dir.path().join(name), "x").unwrap();
+        }
+        std::os::unix::fs::symlink("..2026_11_15", dir.path().join("..data")).unwrap();
+        std::os::unix::fs::symlink("..data/a.yaml", dir.path().join("a.yaml")).unwrap();
+        let every = picked(dir.path(), Pick::Every { dot_files: true });
+        assert_eq!(
+            every,
+            [".b", "a.yaml", "below/.hidden/e", "below/d.txt", "c"]
+        );
+        let plain = picked(dir.path(), Pick::Every { dot_files: false });
+        assert_eq!(plain, ["a.yaml", "below/d.txt", "c"]);
+        assert_eq!(picked(dir.path(), Pick::Rules), ["a.yaml"]);
+    }
+
+    #[test]
+    fn folders_in_folders_end_somewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("a/".repeat(DEEPEST + 1))).unwrap();
+        let every = Shape::FileOrFolder(Pick::Every { dot_files: true });
+        let found = Survey::of(dir.path(), every, Limits::RULES);
+        assert!(matches!(found, Err(Why::TooDeep { .. })), "{found:?}");
     }
 
     #[test]

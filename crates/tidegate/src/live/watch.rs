@@ -18,7 +18,7 @@ use super::intake::{Intake, Looked, Zeal};
 use super::pace::{Next, Pace, Settle};
 use super::snapshot::Snapshot;
 use super::state::{State, Why};
-use super::survey::{Limits, Shape, Survey};
+use super::survey::{Limits, Pick, Shape, Survey};
 
 /// How often to look where no events can be had (no inotify watches left, for example), so that a
 /// change is still in force within about a second. Files at rest are not read for it.
@@ -39,10 +39,19 @@ impl Target {
         let (path, pace) = (path.into(), Pace::default());
         Target {
             path,
-            shape: Shape::FileOrFolder,
+            shape: Shape::FileOrFolder(Pick::Rules),
             limits: Limits::RULES,
             pace,
         }
+    }
+
+    /// With other files of a folder of rules. A keys file stays what it is.
+    #[must_use]
+    pub fn pick(mut self, pick: Pick) -> Self {
+        if let Shape::FileOrFolder(picked) = &mut self.shape {
+            *picked = pick;
+        }
+        self
     }
 
     /// A keys file.

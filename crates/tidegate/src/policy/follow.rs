@@ -12,7 +12,8 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::{Draft, LoadError, Policy, keys_of, texts};
+use super::draft::Files;
+use super::{LoadError, Policy, keys_of};
 use crate::live::{Bell, Live, Snapshot, State, Target, Watch, Why};
 
 /// What happened to the files of a policy.
@@ -51,10 +52,12 @@ impl Follower {
             tie: Arc::default(),
             watches: Mutex::default(),
         });
+        let pick = live.load().made.reading.pick;
         let (following, root) = (Arc::clone(&keys), path.to_owned());
         let load = move |snapshot: &Snapshot| load_rules(&live, &root, &following, snapshot);
         let following = Arc::clone(&keys);
-        let rules = Watch::start(Target::rules(path), load, move |state| {
+        let target = Target::rules(path).pick(pick);
+        let rules = Watch::start(target, load, move |state| {
             if *state == State::Current {
                 following.stop_awaiting();
             }
@@ -93,13 +96,13 @@ fn load_rules(
     keys: &KeysWatch,
     snapshot: &Snapshot,
 ) -> Result<(), String> {
-    let texts = texts(snapshot).map_err(|error| error.to_string())?;
+    let files = Files::of(root, snapshot).map_err(|error| error.to_string())?;
     let moves = keys.tie.moves.load(SeqCst);
     let (mut named, mut source) = (None, Source::Memory);
     let loaded = live.replace_with(|| {
-        let draft = Draft::parse(root, &texts, live.load().dialect)?;
-        named.clone_from(&draft.keys_path);
         let last = live.load();
+        let draft = last.made.with_files(files)?;
+        named.clone_from(&draft.keys_path);
         if draft.can_keep_keys_of(last.value()) {
             return Ok(draft.with(last.keys.clone()));
         }

@@ -5,21 +5,24 @@
 //! very rules beside them, and whatever happens to the files, the last good policy stays. Files that
 //! are valid only together come into force together, in whatever order they were saved.
 
+mod draft;
 mod follow;
+mod reading;
 
 pub use follow::{Follower, News};
+pub use reading::Reading;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
-use tidegate_core::rules::{Dialect, Faults, RuleSet, SourceFile, parse_for};
+use tidegate_core::rules::{DomainForm, Faults, RuleSet, SourceFile};
 use tidegate_core::store::Abilities;
 
 use crate::identity::keys::KeysError;
 use crate::identity::{Canon, KeyTable};
 use crate::live::{Snapshot, Target, Why};
+use draft::{Draft, Files, Made};
 
 /// The rules and keys of one moment.
 #[derive(Clone, Debug)]
@@ -32,8 +35,10 @@ pub struct Policy {
     keys_path: Option<PathBuf>,
     digest: [u8; 32],
     canon: Canon,
-    /// How the rules were read, and are read when they change.
-    dialect: Dialect,
+    /// What the rules were made of, and are made of again when some of it changes.
+    made: Made,
+    /// Whether someone has said what is in force, be it nothing.
+    given: bool,
 }
 
 /// Why a policy cannot come into force.
@@ -56,13 +61,19 @@ pub enum LoadError {
 impl Policy {
     /// Rules without a list of keys. Their texts are not known here, so the digest is of nothing.
     pub fn of(rules: RuleSet) -> Self {
-        Draft {
-            rules,
-            keys_path: None,
-            digest: digest(&[]),
-            dialect: Abilities::MEMORY.into(),
-        }
-        .with(None)
+        Draft::of(rules, Made::new(Abilities::MEMORY.into())).with(None)
+    }
+
+    /// No rules at all, to begin with until someone says what is in force.
+    ///
+    /// # Errors
+    /// None; it is parsed like all others.
+    pub fn none(reading: impl Into<Reading>) -> Result<Self, Faults> {
+        let draft = Made::new(reading.into()).with_files(Files::default())?;
+        Ok(Policy {
+            given: false,
+            ..draft.with(None)
+        })
     }
 
     /// Rules from texts, without a list of keys.
@@ -73,21 +84,21 @@ impl Policy {
         Self::parse_for(files, Abilities::MEMORY)
     }
 
-    /// The same for a store with these abilities, or in another dialect.
+    /// The same for a store with these abilities, or read in another way.
     ///
     /// # Errors
     /// Every fault of the texts at once.
     pub fn parse_for(
         files: &[SourceFile<'_>],
-        dialect: impl Into<Dialect>,
+        reading: impl Into<Reading>,
     ) -> Result<Self, Faults> {
-        let dialect = dialect.into();
-        let draft = Draft {
-            rules: parse_for(files, dialect)?,
-            keys_path: None,
-            digest: digest(files),
-            dialect,
+        let text = |file: &SourceFile<'_>| (file.name.to_owned(), file.text.to_owned());
+        let files = Files {
+            texts: files.iter().map(text).collect(),
+            ..Files::default()
         };
+        let mut draft = Made::new(reading.into()).with_files(files)?;
+        draft.keys_path = None;
         Ok(draft.with(None))
     }
 
@@ -106,14 +117,31 @@ impl Policy {
         Self::load_for(path, Abilities::MEMORY)
     }
 
-    /// The same for a store with these abilities, or in another dialect.
+    /// The same for a store with these abilities, or read in another way.
     ///
     /// # Errors
     /// Every fault of the files at once.
-    pub fn load_for(path: &Path, dialect: impl Into<Dialect>) -> Result<Self, LoadError> {
-        let snapshot = Target::rules(path).read()?;
-        let texts = texts(&snapshot).map_err(LoadError::Read)?;
-        Draft::parse(path, &texts, dialect.into())?.read_keys()
+    pub fn load_for(path: &Path, reading: impl Into<Reading>) -> Result<Self, LoadError> {
+        let reading = reading.into();
+        let snapshot = Target::rules(path).pick(reading.pick).read()?;
+        let files = Files::of(path, &snapshot).map_err(LoadError::Read)?;
+        Made::new(reading).with_files(files)?.read_keys()
+    }
+
+    /// The same files and keys beside these domains, which came from elsewhere: all that there are now.
+    /// The files must have been read to be kept, as [`Reading::elsewhere`] says.
+    ///
+    /// # Errors
+    /// Every fault of them, alone and together with the files.
+    pub fn beside(&self, domains: Vec<DomainForm>) -> Result<Self, Faults> {
+        let mut draft = self.made.with_domains(domains)?;
+        draft.keys_path.clone_from(&self.keys_path);
+        Ok(draft.with(self.keys.clone()))
+    }
+
+    /// Whether someone has said what is in force, be it nothing.
+    pub fn is_given(&self) -> bool {
+        self.given
     }
 
     /// The form in which addresses are counted.
@@ -128,80 +156,9 @@ impl Policy {
     }
 }
 
-/// Rules that are good in themselves, before the keys they name are looked at.
-struct Draft {
-    rules: RuleSet,
-    keys_path: Option<PathBuf>,
-    digest: [u8; 32],
-    dialect: Dialect,
-}
-
-impl Draft {
-    fn parse(path: &Path, texts: &[(String, String)], dialect: Dialect) -> Result<Self, Faults> {
-        let files: Vec<SourceFile<'_>> = texts
-            .iter()
-            .map(|(name, text)| SourceFile { name, text })
-            .collect();
-        let rules = parse_for(&files, dialect)?;
-        Ok(Draft {
-            keys_path: rules.keys_file().map(|keys| beside(path, keys)),
-            digest: digest(&files),
-            rules,
-            dialect,
-        })
-    }
-
-    /// Whether the keys of `last` mean the same under these rules.
-    fn can_keep_keys_of(&self, last: &Policy) -> bool {
-        last.keys_path == self.keys_path && last.rules.tiers() == self.rules.tiers()
-    }
-
-    fn read_keys(self) -> Result<Policy, LoadError> {
-        let keys = match &self.keys_path {
-            None => None,
-            Some(path) => Some(Arc::new(read_keys(path, &self.rules)?)),
-        };
-        Ok(self.with(keys))
-    }
-
-    fn with(self, keys: Option<Arc<KeyTable>>) -> Policy {
-        Policy {
-            canon: canon(&self.rules),
-            rules: Arc::new(self.rules),
-            keys,
-            keys_path: self.keys_path,
-            digest: self.digest,
-            dialect: self.dialect,
-        }
-    }
-}
-
-/// Each part preceded by its length, so that no two sets of files read the same.
-fn digest(files: &[SourceFile<'_>]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    for file in files {
-        let name = Path::new(file.name).file_name().unwrap_or_default();
-        for part in [name.as_encoded_bytes(), file.text.as_bytes()] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
-        }
-    }
-    hash.finalize().into()
-}
-
 /// How these rules tell one address from another.
 fn canon(rules: &RuleSet) -> Canon {
     Canon::new(rules.identity().ipv6_prefix).expect("the rules' prefix was checked when read")
-}
-
-/// A keys file is named relative to the rules that name it.
-fn beside(rules: &Path, keys: &str) -> PathBuf {
-    let folder = if rules.is_dir() {
-        Some(rules)
-    } else {
-        rules.parent()
-    };
-    folder.map_or_else(|| keys.into(), |folder| folder.join(keys))
 }
 
 fn read_keys(path: &Path, rules: &RuleSet) -> Result<KeyTable, LoadError> {
@@ -219,34 +176,77 @@ fn keys_of(path: &Path, snapshot: &Snapshot, rules: &RuleSet) -> Result<KeyTable
     Ok(KeyTable::read(&name, reader, rules.tiers())?)
 }
 
-fn texts(snapshot: &Snapshot) -> io::Result<Vec<(String, String)>> {
-    let read = |part: &crate::live::Part| Ok((part.path().display().to_string(), part.text()?));
-    snapshot.parts().iter().map(read).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_core::rules::{Dialect, NodeForm, Place};
 
-    fn digest_of(files: &[(&str, &str)]) -> [u8; 32] {
-        let files: Vec<_> = files
-            .iter()
-            .map(|(name, text)| SourceFile { name, text })
-            .collect();
-        digest(&files)
+    const NATIVE: &str = "version: 1\nrules: [{ name: all, by: global, rate: 1/hour }]\n";
+
+    fn reading() -> Reading {
+        Reading {
+            elsewhere: true,
+            ..Dialect::from(Abilities::MEMORY).into()
+        }
+    }
+
+    fn domain(name: &str, key: &str) -> DomainForm {
+        let node = NodeForm {
+            key: key.to_owned(),
+            limit: Some(tidegate_core::rules::LimitForm {
+                unit: "day".to_owned(),
+                requests_per_unit: 1,
+                ..Default::default()
+            }),
+            ..NodeForm::default()
+        };
+        let file = format!("xds/{name}").into();
+        DomainForm {
+            place: Place { file, line: 0 },
+            domain: name.to_owned(),
+            nodes: vec![node],
+        }
+    }
+
+    fn names(policy: &Policy) -> Vec<String> {
+        let rules = policy.rules.rules().iter();
+        rules.map(|rule| rule.name().as_str().to_owned()).collect()
     }
 
     #[test]
-    fn equal_files_have_equal_digests_wherever_they_are() {
-        let one = digest_of(&[("/etc/a.yaml", "x"), ("/etc/b.yaml", "y")]);
-        assert_eq!(one, digest_of(&[("a.yaml", "x"), ("b.yaml", "y")]));
-        for other in [
-            &[("a.yaml", "x"), ("b.yaml", "z")][..],
-            &[("a.yaml", "x"), ("c.yaml", "y")],
-            &[("a.yaml", "x")],
-            &[("a.yaml", "xb.yamly")],
-        ] {
-            assert_ne!(one, digest_of(other), "{other:?}");
-        }
+    fn nothing_is_not_given_until_someone_says_it() {
+        let none = Policy::none(reading()).unwrap();
+        assert!(!none.is_given() && names(&none).is_empty());
+        let said = none.beside(Vec::new()).unwrap();
+        assert!(said.is_given() && names(&said).is_empty());
+    }
+
+    #[test]
+    fn domains_change_beside_files_and_files_beside_domains() {
+        let file = |text| SourceFile { name: "a", text };
+        let first = Policy::parse_for(&[file(NATIVE)], reading()).unwrap();
+        let both = first.beside(vec![domain("shop", "k")]).unwrap();
+        assert!(both.rules.rule("all").is_some(), "{:?}", names(&both));
+        assert!(both.rules.rule("shop.k").is_some(), "{:?}", names(&both));
+        assert_ne!(first.digest(), both.digest());
+        let other = both.beside(vec![domain("mall", "k")]).unwrap();
+        assert!(other.rules.rule("all").is_some() && other.rules.rule("shop.k").is_none());
+        let files = Files {
+            texts: vec![("a".to_owned(), NATIVE.replace("all", "every"))],
+            ..Files::default()
+        };
+        let other = other.made.with_files(files).unwrap().with(None);
+        assert!(other.rules.rule("every").is_some() && other.rules.rule("mall.k").is_some());
+    }
+
+    #[test]
+    fn a_domain_with_a_fault_is_told_by_the_name_of_its_resource() {
+        let none = Policy::none(reading()).unwrap();
+        let faults = none.beside(vec![domain("shop", "k"), domain("mall", "")]);
+        let told = faults.unwrap_err().to_string();
+        assert!(
+            told.contains("xds/mall") && !told.contains("xds/shop"),
+            "{told}"
+        );
     }
 }

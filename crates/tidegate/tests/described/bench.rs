@@ -1,22 +1,20 @@
-//! A limiter on memory with a clock moved by hand, and described requests written in words.
-//!
-//! `user=a,path=/x hits=2 | user=a` is two descriptors, the first with two entries. Beside the entries
-//! may stand `hits=N` (asked), `used=N`, `none` (nothing but a question), `back=N` (given back), and
-//! `limit=N/unit` (brought along). The answer reads `pass: ok 4 of 5/minute | free`.
+//! A limiter on memory with a clock moved by hand, asked in words.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tidegate::clock::ManualClock;
-use tidegate::described::{Described, Descriptor, Hits, Manner, OwnLimit, Status, Unit};
+use tidegate::described::{Described, Manner};
 use tidegate::engine::Judged;
 use tidegate::request::Request;
 use tidegate::rules::{Dialect, SourceFile};
 use tidegate::store::Abilities;
 use tidegate::stores::memory::MemoryStore;
-use tidegate::units::{Cost, Nanos};
+use tidegate::units::Nanos;
 use tidegate::{Limiter, Policy, Secret};
+
+pub(crate) use crate::words::{described, told};
 
 /// A moment at which every window begins.
 pub(crate) const START: Nanos = Nanos::from_secs(365 * 30 * 7 * 86_400);
@@ -99,73 +97,5 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut context) {
         Poll::Ready(answer) => answer,
         Poll::Pending => panic!("memory never waits"),
-    }
-}
-
-pub(crate) fn described(words: &str) -> Described<'_> {
-    let (domain, words) = match words.split_once(": ") {
-        Some((domain, words)) => (domain, words),
-        None => ("d", words),
-    };
-    Described {
-        domain,
-        descriptors: words.split('|').map(descriptor).collect(),
-    }
-}
-
-fn descriptor(words: &str) -> Descriptor<'_> {
-    let mut descriptor = Descriptor {
-        entries: Default::default(),
-        own: None,
-        hits: Hits::Asked(Cost::ONE),
-    };
-    let cost = |text: &str| Cost::new(text.parse().unwrap()).unwrap();
-    for word in words.split_whitespace() {
-        match word.split_once('=') {
-            None => descriptor.hits = Hits::Nothing,
-            Some(("hits", many)) => descriptor.hits = Hits::Asked(cost(many)),
-            Some(("used", many)) => descriptor.hits = Hits::Used(cost(many)),
-            Some(("back", many)) => descriptor.hits = Hits::GivenBack(cost(many)),
-            Some(("limit", rate)) => {
-                let (requests, unit) = rate.split_once('/').unwrap();
-                descriptor.own = Some(OwnLimit {
-                    requests: requests.parse().unwrap(),
-                    unit: Unit::from_name(unit).unwrap(),
-                });
-            }
-            Some(_) => {
-                let entries = word.split(',').map(|entry| entry.split_once('=').unwrap());
-                descriptor.entries = entries.collect();
-            }
-        }
-    }
-    descriptor
-}
-
-pub(crate) fn told(judged: &Judged<'_>) -> String {
-    let overall = if judged.over { "refuse" } else { "pass" };
-    let statuses: Vec<String> = judged.statuses.iter().map(status).collect();
-    format!("{overall}: {}", statuses.join(" | "))
-}
-
-fn status(status: &Status<'_>) -> String {
-    let code = match (status.over, status.watched_over) {
-        (true, _) => "over",
-        (false, true) => "watched",
-        (false, false) => "ok",
-    };
-    match status.limit {
-        None if status.remaining == u32::MAX => "unlimited".to_owned(),
-        None if status.over => "over".to_owned(),
-        None => "free".to_owned(),
-        Some(limit) => {
-            let unit = limit.unit.map_or("?", Unit::name);
-            let name = limit
-                .name
-                .map(|name| format!(" {name}"))
-                .unwrap_or_default();
-            let (remaining, requests) = (status.remaining, limit.requests);
-            format!("{code} {remaining} of {requests}/{unit}{name}")
-        }
     }
 }

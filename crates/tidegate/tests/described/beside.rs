@@ -226,7 +226,9 @@ struct Heard(Mutex<Vec<bool>>);
 
 impl Observer for Heard {
     fn notice(&self, event: &Event<'_>) {
-        let Event::Decided { decision, .. } = event;
+        let Event::Decided { decision, .. } = event else {
+            panic!("nothing is charged without rules here");
+        };
         self.0.lock().unwrap().push(decision.allowed());
     }
 }

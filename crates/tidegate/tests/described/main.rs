@@ -11,3 +11,4 @@ mod decisions;
 mod files;
 mod matching;
 mod model;
+mod words;

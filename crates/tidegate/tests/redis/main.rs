@@ -4,6 +4,7 @@
 
 mod cluster;
 mod concurrent;
+mod described;
 mod durable;
 mod durable_ways;
 mod fake;
@@ -17,6 +18,12 @@ mod rotation;
 mod sentinel;
 mod size;
 mod tls;
+#[path = "../described/words.rs"]
+#[allow(
+    clippy::unwrap_used,
+    reason = "a word that cannot be read is a fault of the test"
+)]
+mod words;
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};

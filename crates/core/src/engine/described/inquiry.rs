@@ -360,14 +360,15 @@ impl<'r> Inquiry<'r> {
         self.chosen(|entry, at| self.pays_nevertheless(entry, at))
     }
 
-    /// Takes the answer to [`Inquiry::third`].
+    /// Takes the answer to [`Inquiry::third`]. It says what fitted, too, and newer than a refusal that
+    /// was only remembered.
     pub fn heard_third(&mut self, outcome: &Outcome) {
         let mut readings = outcome.readings.iter();
         for at in 0..self.entries.len() {
             if self.pays_nevertheless(&self.entries[at], at)
                 && let Some(reading) = readings.next()
             {
-                self.entries[at].reading.figures = reading.figures;
+                self.entries[at].reading = *reading;
             }
         }
     }

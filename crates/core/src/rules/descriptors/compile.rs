@@ -41,6 +41,26 @@ pub(crate) fn compile(
     descriptors
 }
 
+impl Descriptors {
+    /// The domain that `form` is of, made if it is the first.
+    fn domain_for(&mut self, form: &DomainForm) -> &mut Domain {
+        let next = self.domains.len() as u32; // there are fewer files than that
+        let at = *self
+            .by_name
+            .entry(form.domain.as_str().into())
+            .or_insert(next);
+        if at == next {
+            self.domains.push(Domain {
+                name: form.domain.as_str().into(),
+                place: form.place.clone(),
+                top: Level::default(),
+                brought: 0,
+            });
+        }
+        &mut self.domains[at as usize]
+    }
+}
+
 struct Compiler<'c> {
     dialect: Dialect,
     rules: &'c mut Vec<Rule>,
@@ -63,35 +83,24 @@ impl Compiler<'_> {
             let message = "has no domain, or an empty one; write `domain: ...`";
             self.fault(&form.place, 0, message.to_owned());
         }
-        let known = descriptors.by_name.get(form.domain.as_str()).copied();
-        if let Some(at) = known.filter(|_| !self.dialect.merge_domains) {
-            let first = &descriptors.domains[at as usize].place;
-            let message = format!(
-                "has the domain {}, which stands in {first} too; keep it in one file, or have domains \
-                 merged",
-                shown(&form.domain)
-            );
-            self.fault(&form.place, 0, message);
-        }
-        let at = known.unwrap_or_else(|| {
-            let at = descriptors.domains.len() as u32; // there are fewer files than that
-            descriptors.domains.push(Domain {
-                name: form.domain.as_str().into(),
-                place: form.place.clone(),
-                top: Level::default(),
-                brought: 0,
-            });
-            let name = form.domain.as_str().into();
-            descriptors.by_name.insert(name, at);
-            at
-        });
         let within = Within {
             path: &form.domain,
             place: &form.place,
             keys: &[],
         };
-        let top = &mut descriptors.domains[at as usize].top;
-        self.level(&form.nodes, &within, top);
+        let known = descriptors.domain(&form.domain).is_some();
+        let domain = descriptors.domain_for(form);
+        if known && !self.dialect.merge_domains {
+            let message = format!(
+                "has the domain {}, which stands in {} too; keep it in one file, or have domains merged",
+                shown(&form.domain),
+                domain.place
+            );
+            self.fault(&form.place, 0, message);
+            // Only to see what else is wrong.
+            return self.level(&form.nodes, &within, &mut Level::default());
+        }
+        self.level(&form.nodes, &within, &mut domain.top);
     }
 
     fn level(&mut self, forms: &[NodeForm], within: &Within<'_>, level: &mut Level) {

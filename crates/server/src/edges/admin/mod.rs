@@ -1,8 +1,10 @@
 //! The operator's door: metrics, the rules in force, one client's state.
 //!
-//! Loopback unless a token is set. `guard` decides who may ask, `serve` answers. A web page that an
+//! Loopback unless a token is set. `guard` decides who may ask, `serve` answers; `scraped` is a
+//! door of its own, for metrics alone. A web page that an
 //! operator happens to visit can reach loopback too: the host must be one of ours, a request from
 //! another origin is refused, and nothing here allows cross-origin reading.
 
 pub(crate) mod guard;
+pub(crate) mod scraped;
 pub(crate) mod serve;

@@ -70,7 +70,7 @@ impl Admin {
         }
         self.guard.admit(peer, parts)?;
         match (path, method) {
-            ("/metrics", &Method::GET) => Ok(self.metrics()),
+            ("/metrics", &Method::GET) => Ok(metrics_page(&self.service)),
             ("/rlconfig", &Method::GET) => Ok(self.limits_of_descriptors()),
             ("/v1/rules", &Method::GET) => Ok(told(id, &self.rules())),
             ("/v1/reload", &Method::POST) => {
@@ -95,21 +95,6 @@ impl Admin {
             }),
             _ => Err(Refusal::NoSuchPath),
         }
-    }
-
-    fn metrics(&self) -> Answer {
-        self.service.metrics.lines_dropped.set(sink::dropped());
-        let facts = self.service.limiter.store().facts();
-        let page = self
-            .service
-            .metrics
-            .expose(env!("CARGO_PKG_VERSION"), &facts);
-        let mut answer = Response::new(Bytes::from(page).into());
-        let content_type = HeaderValue::from_static(Exposition::CONTENT_TYPE);
-        answer
-            .headers_mut()
-            .insert(header::CONTENT_TYPE, content_type);
-        answer
     }
 
     /// The limits of descriptor files, as the reference service lists them.
@@ -159,6 +144,24 @@ impl Admin {
         tracing::info!(id = id.as_str(), counters, "subject reset");
         Ok(told(id, &json!({"id": id.as_str(), "reset": counters})))
     }
+}
+
+/// Every figure of this process, as Prometheus reads them.
+pub(super) fn metrics_page(service: &Service) -> Answer {
+    service.metrics.lines_dropped.set(sink::dropped());
+    let facts = service.limiter.store().facts();
+    let metrics = &service.metrics;
+    let mut page = metrics.expose(env!("CARGO_PKG_VERSION"), &facts);
+    if let Some(statistics) = &service.envoy_statistics {
+        let loads = service.limiter.policy().get().version();
+        page += &statistics.expose(loads, metrics.reload.rejected.get());
+    }
+    let mut answer = Response::new(Bytes::from(page).into());
+    let content_type = HeaderValue::from_static(Exposition::CONTENT_TYPE);
+    answer
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, content_type);
+    answer
 }
 
 fn told(id: &Id, body: &Value) -> Answer {

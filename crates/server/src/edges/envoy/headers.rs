@@ -19,7 +19,9 @@ pub(super) fn each(
         LimitHeaders::Three(names) => three(names, judged, each),
         LimitHeaders::Ours => each_header(&judged.decision, context, |name, value| {
             // Who is let pass has nothing to wait for, whatever was watched.
-            if judged.over || name != "retry-after" {
+            let wanted = judged.over || name != "retry-after";
+            // Envoy writes these by itself if it is told to, and counts their reset otherwise.
+            if wanted && !name.starts_with("x-ratelimit-") {
                 each(name, value);
             }
         }),

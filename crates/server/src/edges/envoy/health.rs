@@ -1,17 +1,16 @@
 //! The health check of gRPC: whether to go on sending calls here.
 //!
 //! The empty name is the process, which is well as long as it answers; `ratelimit` is the service,
-//! which is not when the process is about to end.
+//! which is not when the process is about to end, or waits for its configuration.
 
 use super::error::Fault;
-use crate::drain::Phase;
 use crate::protobuf::{Fields, Writer};
 
 const SERVING: u64 = 1;
 const NOT_SERVING: u64 = 2;
 
 /// Answers a `HealthCheckRequest`: writes the response to `out`.
-pub(super) fn check(message: &[u8], phase: Phase, out: &mut Vec<u8>) -> Result<(), Fault> {
+pub(super) fn check(message: &[u8], healthy: bool, out: &mut Vec<u8>) -> Result<(), Fault> {
     let mut service = "";
     for field in Fields::of(message) {
         let field = field?;
@@ -19,9 +18,9 @@ pub(super) fn check(message: &[u8], phase: Phase, out: &mut Vec<u8>) -> Result<(
             service = field.text()?;
         }
     }
-    let status = match (service, phase) {
-        ("", _) | ("ratelimit", Phase::Serving) => SERVING,
-        ("ratelimit", Phase::Leaving | Phase::Closing) => NOT_SERVING,
+    let status = match (service, healthy) {
+        ("", _) | ("ratelimit", true) => SERVING,
+        ("ratelimit", false) => NOT_SERVING,
         _ => return Err(Fault::NoSuchService),
     };
     Writer::to(out).uint(1, status);

@@ -11,7 +11,7 @@ use tidegate_core::described::{Described, Descriptor, Hits, OwnLimit, Unit};
 use tidegate_core::request::Edge;
 
 use super::error::Fault;
-use super::serve::judge;
+use super::serve::{count, judge};
 use super::wire::{self, Asked, OwnHits, short, too_many};
 use crate::edges::http::wire::LONGEST_VALUE;
 use crate::net::body;
@@ -26,6 +26,7 @@ pub(crate) async fn answer(service: &Service, body: Incoming) -> Answer {
         Ok(body) => service.wait_for(decide(service, &body)).await,
         Err(error) => Err(Fault::Body(error)),
     };
+    count(service, &answered);
     let (status, kind, body) = match answered {
         Ok((status, body)) => (status, "application/json", Bytes::from(body)),
         Err(fault) => {

@@ -2,7 +2,7 @@
 //!
 //! `wire` and `json` turn bytes into descriptors, `native` makes attributes of them for native rules,
 //! `reply` and `json` write the answer, `headers` and `metadata` what is told along; `frame` is gRPC's envelope,
-//! `health` its health check, `serve` the routes, `error` what is refused and how. No generated code:
+//! `health` its health check, `serve` the routes, `statistics` the counts of the reference service, `error` what is refused and how. No generated code:
 //! the messages are few, and each is read once, from the body, without copies.
 
 mod error;
@@ -18,6 +18,8 @@ mod native;
 mod options;
 mod reply;
 pub(crate) mod serve;
+mod statistics;
 pub(crate) mod wire;
 
-pub(crate) use options::{EnvoyOptions, LimitHeaders};
+pub(crate) use options::{EnvoyOptions, LimitHeaders, ThreeNames};
+pub(crate) use statistics::Statistics;

@@ -14,6 +14,8 @@ pub(crate) struct EnvoyOptions {
     /// Above which part of a limit a hit counts as near it; statistics under the names of the
     /// reference are kept only if this is given.
     pub(crate) near_ratio: Option<f64>,
+    /// Whether health waits for a configuration that names a domain.
+    pub(crate) healthy_when_configured: bool,
 }
 
 /// Headers for the client.

@@ -79,8 +79,23 @@ impl Handler for Envoy {
 type Told = Result<(u16, Vec<u8>), Fault>;
 
 async fn should_rate_limit(service: &Service, body: Incoming) -> Told {
-    let body = body::read(body, frame::PREFIX + wire::LARGEST).await?;
-    service.wait_for(decide(service, &body)).await
+    let told = match body::read(body, frame::PREFIX + wire::LARGEST).await {
+        Ok(body) => service.wait_for(decide(service, &body)).await,
+        Err(error) => Err(error.into()),
+    };
+    count(service, &told);
+    told
+}
+
+/// Counts a call as the reference service does, where that is wanted.
+pub(super) fn count<T>(service: &Service, told: &Result<T, Fault>) {
+    let Some(statistics) = &service.envoy_statistics else {
+        return;
+    };
+    statistics.called();
+    if let Err(fault) = told {
+        statistics.failed(fault);
+    }
 }
 
 async fn decide(service: &Service, body: &[u8]) -> Told {
@@ -104,22 +119,26 @@ pub(super) async fn judge<'v, T>(
     if !service.is_configured() {
         return Err(Fault::NoConfiguration);
     }
+    let options = &service.envoy;
     let begun = Instant::now();
     let request = native::request(&asked.described);
     let judged = view
-        .check_described(request, &asked.described, service.envoy.manner)
+        .check_described(request, &asked.described, options.manner)
         .await;
     service.metrics.took(Edge::Envoy, begun.elapsed());
     let judged = judged.map_err(|error| {
         tracing::warn!(%error, "store gave no answer");
         Fault::Store(error)
     })?;
+    if let Some(statistics) = &service.envoy_statistics {
+        statistics.judged(asked, &judged);
+    }
     let id = service.ids.next();
     log(service, &id, asked, &judged);
     let reply = Reply {
         asked,
         judged: &judged,
-        options: &service.envoy,
+        options,
         context: service.context(&id, BodyStyle::Plain),
     };
     let status = if judged.over { 429 } else { 200 };
@@ -137,7 +156,6 @@ fn log(service: &Service, id: &Id, asked: &Asked<'_>, judged: &Judged<'_>) {
 async fn check_health(service: &Service, body: Incoming) -> Result<Vec<u8>, Fault> {
     let body = body::read(body, frame::PREFIX + wire::LARGEST).await?;
     let mut out = frame::blank(2);
-    let phase = *service.phase.borrow();
-    health::check(frame::message(&body)?, phase, &mut out)?;
+    health::check(frame::message(&body)?, service.is_healthy(), &mut out)?;
     Ok(out)
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Response, StatusCode};
+use http::{HeaderValue, Method, Response, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::json;
 use tidegate::http::{Answer as Decided, BodyStyle, Context, answer, item};
@@ -96,14 +96,7 @@ async fn route(
             _ => status_answer(StatusCode::SERVICE_UNAVAILABLE, "draining", id),
         }),
         // Of the Envoy reference service, by which its deployments are probed.
-        "/healthcheck" => get(parts).map(|()| match *service.phase.borrow() {
-            Phase::Serving => Response::new(Bytes::from_static(b"OK").into()),
-            _ => {
-                let mut answer = Response::new(Bytes::new().into());
-                *answer.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-                answer
-            }
-        }),
+        "/healthcheck" => get(parts).map(|()| healthcheck(service.is_healthy())),
         "/openapi.json" => get(parts)
             .map(|()| json_answer(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes()), id)),
         _ => Err(Refusal::NoSuchPath),
@@ -148,6 +141,18 @@ pub(crate) async fn posted(parts: &Parts, body: Incoming) -> Result<Bytes, Refus
 
 fn status_answer(status: StatusCode, text: &str, id: &Id) -> Answer {
     json_answer(status, json!({"status": text}).to_string().into(), id)
+}
+
+fn healthcheck(healthy: bool) -> Answer {
+    let (status, text) = match healthy {
+        true => (StatusCode::OK, "OK"),
+        false => (StatusCode::INTERNAL_SERVER_ERROR, ""),
+    };
+    let mut answer = Response::new(Bytes::from_static(text.as_bytes()).into());
+    *answer.status_mut() = status;
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(header::CONTENT_TYPE, plain);
+    answer
 }
 
 /// One request or a list. A list that is not understood as a whole is refused as a whole, before

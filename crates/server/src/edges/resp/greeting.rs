@@ -7,9 +7,11 @@ use super::pass::Then;
 use super::password::Password;
 use super::reply::{self, Protocol, echoed};
 use super::session::Session;
+use super::verb::Verb;
 use super::wire::Arguments;
 
-/// What we say we are: old enough that no client expects what we have not, new enough for all of §RESP3.
+/// What we say we are: new enough that clients speak RESP3 and say who they are, old enough that they
+/// expect nothing we have not.
 const VERSION: &str = "7.2.0";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the \
                            default user. Are you sure your configuration is correct?";
@@ -61,7 +63,6 @@ impl Greeting {
         arguments: &Arguments<'_>,
         session: &mut Session,
         password: Option<&Password>,
-        commands: usize,
         out: &mut Vec<u8>,
     ) -> Then {
         let rest = &arguments[1..];
@@ -74,7 +75,7 @@ impl Greeting {
             Greeting::Ping | Greeting::Echo => reply::bulk(out, &rest[0]),
             Greeting::Select => select(&rest[0], out),
             Greeting::Info => info(&arguments[1..], out),
-            Greeting::Command => command(arguments, session, commands, out),
+            Greeting::Command => command(arguments, session, out),
             Greeting::Client => client(arguments, session, out),
             Greeting::Auth => auth(arguments, session, password, out),
             Greeting::Hello => hello(arguments, session, password, out),
@@ -137,12 +138,12 @@ fn info(sections: &[std::borrow::Cow<'_, [u8]>], out: &mut Vec<u8>) {
     reply::bulk(out, told.join("\r\n").as_bytes());
 }
 
-fn command(arguments: &Arguments<'_>, session: &Session, commands: usize, out: &mut Vec<u8>) {
+fn command(arguments: &Arguments<'_>, session: &Session, out: &mut Vec<u8>) {
     match arguments.get(1) {
         // Hints for people at a prompt; nobody else needs them.
         None => reply::array(out, 0),
         Some(word) if is(word, "DOCS") => reply::map(out, session.protocol, 0),
-        Some(word) if is(word, "COUNT") => reply::integer(out, reply::signed(commands as u64)),
+        Some(word) if is(word, "COUNT") => reply::integer(out, reply::signed(Verb::COUNT as u64)),
         Some(word) if is(word, "INFO") => {
             reply::array(out, arguments.len() - 2);
             for _ in 2..arguments.len() {

@@ -1,9 +1,9 @@
 //! The protocol of Redis clients: `CL.THROTTLE`, `THROTTLE`, `TG.CHECK` and what clients say first.
 //!
 //! `wire` turns bytes into commands and `reply` answers into bytes; `throttle` reads the commands that
-//! bring their limit, `ask` those that are decided by rules, `greeting` all the others. `pass` decides
-//! what has arrived, `buffers` lends it room, `serve` reads and writes. There is no way from here to a
-//! Redis behind: a command that is not one of these is unknown.
+//! bring their limit, `ask` those that are decided by rules, `greeting` all the others, and `verb` tells
+//! them apart. `pass` decides what has arrived, `buffers` lends it room, `serve` reads and writes. There
+//! is no way from here to a Redis behind: a command that is not one of these is unknown.
 //!
 //! | what | bound | then |
 //! |---|---|---|
@@ -22,4 +22,5 @@ pub(crate) mod serve;
 mod session;
 mod tariffs;
 mod throttle;
+mod verb;
 pub(crate) mod wire;

@@ -12,15 +12,16 @@ use tidegate::{Act, Keyed, RefundError};
 use tidegate_core::request::{Edge, Request};
 use tidegate_core::store::{Refunded, SINGLES, Singles, StoreError};
 
+use super::ask;
 use super::buffers::BACKLOG;
-use super::greeting::{Greeting, wrong_number};
-use super::reply::{self, echoed};
+use super::greeting::wrong_number;
+use super::reply;
 use super::serve::Resp;
 use super::session::Session;
 use super::throttle::{Asked, Dialect};
+use super::verb::{Verb, unknown};
 use super::wire::{self, Arguments, Front};
 use crate::edges::http::wire::Ask;
-use crate::edges::resp::ask;
 
 /// What is said to a client whose request no store has decided.
 const NO_STORE: &str = "ERR the store gave no answer";
@@ -45,34 +46,6 @@ pub(super) struct Passed {
     pub(super) bytes: usize,
     pub(super) then: Then,
 }
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verb {
-    Throttle(Dialect),
-    Check,
-    Peek,
-    Refund,
-    Greet(Greeting),
-}
-
-/// Every command there is.
-const VERBS: [(&str, Verb); 15] = [
-    ("CL.THROTTLE", Verb::Throttle(Dialect::Cell)),
-    ("THROTTLE", Verb::Throttle(Dialect::Crab)),
-    ("TG.CHECK", Verb::Check),
-    ("TG.PEEK", Verb::Peek),
-    ("TG.REFUND", Verb::Refund),
-    ("PING", Verb::Greet(Greeting::Ping)),
-    ("HELLO", Verb::Greet(Greeting::Hello)),
-    ("CLIENT", Verb::Greet(Greeting::Client)),
-    ("AUTH", Verb::Greet(Greeting::Auth)),
-    ("INFO", Verb::Greet(Greeting::Info)),
-    ("SELECT", Verb::Greet(Greeting::Select)),
-    ("ECHO", Verb::Greet(Greeting::Echo)),
-    ("COMMAND", Verb::Greet(Greeting::Command)),
-    ("RESET", Verb::Greet(Greeting::Reset)),
-    ("QUIT", Verb::Greet(Greeting::Quit)),
-];
 
 /// A throttle that waits to be decided with those after it.
 struct Pending<'b> {
@@ -143,13 +116,8 @@ impl<'b> Pass<'_, 'b> {
     }
 
     async fn command(&mut self, arguments: Arguments<'b>) -> Then {
-        let name = &*arguments[0];
-        let known = VERBS
-            .iter()
-            .find(|(verb, _)| name.eq_ignore_ascii_case(verb.as_bytes()));
-        let verb = known.map(|(_, verb)| *verb);
-        let open = matches!(verb, Some(Verb::Greet(greeting)) if greeting.is_open());
-        if !self.session.admitted && !open {
+        let verb = Verb::of(&arguments[0]);
+        if !self.session.admitted && !verb.is_some_and(Verb::is_open) {
             // Nothing waits: nothing was decided for this client.
             reply::error(self.output, "NOAUTH Authentication required.");
             return Then::GoOn;
@@ -176,8 +144,7 @@ impl<'b> Pass<'_, 'b> {
             Verb::Refund => self.refund(&arguments).await,
             Verb::Greet(greeting) => {
                 let password = self.resp.password();
-                let commands = VERBS.len();
-                return greeting.answer(&arguments, self.session, password, commands, self.output);
+                return greeting.answer(&arguments, self.session, password, self.output);
             }
             Verb::Throttle(_) | Verb::Check => unreachable!("decided with others"),
         }
@@ -356,22 +323,4 @@ impl<'b> Pass<'_, 'b> {
 fn no_store(out: &mut Vec<u8>, error: &StoreError) {
     tracing::warn!(%error, "store gave no answer");
     reply::error(out, NO_STORE);
-}
-
-/// A command that is none, or words of another protocol: a browser can be made to send those, and is
-/// not answered.
-fn unknown(out: &mut Vec<u8>, arguments: &Arguments<'_>) -> Then {
-    let name = &arguments[0];
-    if name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"HOST:") {
-        return Then::Close;
-    }
-    let mut told = format!(
-        "ERR unknown command '{}', with args beginning with: ",
-        echoed(name)
-    );
-    for argument in arguments[1..].iter().take(4) {
-        told += &format!("'{}' ", echoed(&argument[..argument.len().min(32)]));
-    }
-    reply::error(out, &told);
-    Then::GoOn
 }

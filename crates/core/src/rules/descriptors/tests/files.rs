@@ -1,7 +1,11 @@
 //! Several files, of one kind or both, read together.
 
+use std::fmt::Write;
+
 use super::{found, read, set, tree};
 use crate::rules::descriptors::tree::Found;
+use crate::rules::{Dialect, DomainForm, LimitForm, NodeForm, Place, SourceFile, parse_with};
+use crate::store::Abilities;
 
 #[test]
 fn domains_of_several_files_merge_only_if_told_to() {
@@ -76,4 +80,75 @@ fn every_fault_of_every_file_is_told() {
         "a.yaml:1", "a.yaml:3", "a.yaml:4", "a.yaml:5", "b.yaml:2", "c.yaml:2",
     ];
     assert_eq!(places, want, "{faults}");
+}
+
+/// A domain as a source has it that is not a file.
+fn form(resource: &str, domain: &str, unit: &str) -> DomainForm {
+    DomainForm {
+        place: Place {
+            file: resource.into(),
+            line: 0,
+        },
+        domain: domain.to_owned(),
+        nodes: vec![NodeForm {
+            key: "k".to_owned(),
+            limit: Some(LimitForm {
+                requests_per_unit: 5,
+                unit: unit.to_owned(),
+                ..LimitForm::default()
+            }),
+            ..NodeForm::default()
+        }],
+    }
+}
+
+#[test]
+fn domains_from_elsewhere_go_through_the_same_checks() {
+    let dialect = Dialect::from(Abilities::MEMORY);
+    let nothing = parse_with(&[], &[], dialect).unwrap();
+    assert_eq!(nothing.domains().len(), 0);
+
+    let two = [form("one", "d", "MINUTE"), form("two", "e", "day")];
+    let file = SourceFile {
+        name: "rules.yaml",
+        text: "version: 1\nrules: []\n",
+    };
+    let set = parse_with(&[file], &two, dialect).unwrap();
+    assert_eq!(set.domains().collect::<Vec<_>>(), ["d", "e"]);
+    assert!(matches!(found(&set, "k=1"), Found::Limit(_)));
+
+    let bad = [
+        form("one", "d", "UNKNOWN"),
+        form("two", "d", "day"),
+        form("three", "", "day"),
+    ];
+    let faults = parse_with(&[], &bad, dialect).unwrap_err().to_string();
+    let mut told: Vec<&str> = faults
+        .lines()
+        .map(|line| line.split_once(':').unwrap().0)
+        .collect();
+    told.sort_unstable();
+    assert_eq!(told, ["one", "three", "two"], "{faults}");
+}
+
+/// Depth that the parser cannot see: each has the one before it within it.
+#[test]
+fn aliases_do_not_lead_deeper_than_a_tree_may_be() {
+    let mut nodes = "domain: d\ndescriptors:\n  - &n0 { key: k0 }\n".to_owned();
+    let mut told =
+        "domain: d\ndescriptors:\n  - key: k\n    metadata:\n      a0: &n0 {}\n".to_owned();
+    for (below, n) in (1..1_000).enumerate() {
+        writeln!(nodes, "  - &n{n} {{ key: k{n}, descriptors: [*n{below}] }}").unwrap();
+        writeln!(told, "      a{n}: &n{n} [*n{below}]").unwrap();
+    }
+    let faults = read(&[&nodes], false).unwrap_err();
+    assert!(
+        faults.contains("13 deep; write at most 12 levels"),
+        "{faults}"
+    );
+    let faults = read(&[&told], false).unwrap_err();
+    assert!(
+        faults.contains("metadata that callers cannot be told"),
+        "{faults}"
+    );
 }

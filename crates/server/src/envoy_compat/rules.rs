@@ -1,0 +1,161 @@
+//! Where a reference deployment has its limits: a folder, or a control plane.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+
+use super::values::Values;
+use crate::xds::{Backoff, ControlPlane, Node, TlsFiles};
+
+/// Where limits come from, and how they are read.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    pub(crate) source: Source,
+    /// Whether several files may speak of one domain.
+    pub(crate) merge_domains: bool,
+    /// Whether the doors are opened before the control plane has answered.
+    pub(crate) start_without: bool,
+}
+
+/// Where limits come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// Every file of a folder.
+    Folder {
+        path: PathBuf,
+        /// Whether names that begin with a dot count.
+        dot_files: bool,
+    },
+    /// An aggregated discovery service.
+    Xds(Box<ControlPlane>),
+}
+
+pub(super) fn read(values: &mut Values<'_>) -> Rules {
+    let folder = Source::Folder {
+        path: folder(values),
+        dot_files: !values.flag("RUNTIME_IGNOREDOTFILES"),
+    };
+    let plane = control_plane(values);
+    let source = match values.text("CONFIG_TYPE").as_deref() {
+        None | Some("FILE") => folder,
+        Some("GRPC_XDS_SOTW") => plane.map_or(folder, |plane| Source::Xds(Box::new(plane))),
+        Some(_) => {
+            values.fault("CONFIG_TYPE", "is unknown; write FILE or GRPC_XDS_SOTW");
+            folder
+        }
+    };
+    Rules {
+        source,
+        merge_domains: values.flag("MERGE_DOMAIN_CONFIG"),
+        start_without: values.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),
+    }
+}
+
+fn folder(values: &mut Values<'_>) -> PathBuf {
+    let mut text = |name, usual: &str| values.text(name).unwrap_or_else(|| usual.to_owned());
+    let root = text("RUNTIME_ROOT", "/srv/runtime_data/current");
+    // Joined as one: a leading slash must not lead away from the root.
+    let within = |part: String| part.trim_start_matches('/').to_owned();
+    PathBuf::from(root)
+        .join(within(text("RUNTIME_SUBDIRECTORY", "")))
+        .join(within(text("RUNTIME_APPDIRECTORY", "config")))
+}
+
+fn control_plane(values: &mut Values<'_>) -> Option<ControlPlane> {
+    let mut plane = ControlPlane::at(
+        &values
+            .text("CONFIG_GRPC_XDS_SERVER_URL")
+            .unwrap_or_else(|| "localhost:18000".to_owned()),
+    );
+    if plane.is_none() {
+        values.fault("CONFIG_GRPC_XDS_SERVER_URL", "is no HOST:PORT; write one");
+    }
+    let node = node(values);
+    let headers = headers(values);
+    let tls = tls(values);
+    let backoff = Backoff {
+        first: values
+            .span("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL")
+            .unwrap_or(Duration::from_secs(10)),
+        most: values
+            .span("XDS_CLIENT_BACKOFF_MAX_INTERVAL")
+            .unwrap_or(Duration::from_secs(60)),
+    };
+    let bytes = values.number(
+        "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+        "write a number of bytes",
+    );
+    let plane = plane.as_mut()?;
+    plane.node = node;
+    plane.headers = headers;
+    plane.tls = tls;
+    plane.backoff = backoff;
+    if let Some(bytes) = bytes.filter(|bytes| *bytes > 0) {
+        plane.limit_messages(bytes);
+    }
+    Some(plane.clone())
+}
+
+/// What we say of ourselves. Metadata is `NAME=VALUE,NAME=VALUE`; what is not is left out, as there.
+fn node(values: &mut Values<'_>) -> Node {
+    let id = values.text("CONFIG_GRPC_XDS_NODE_ID");
+    let metadata = values
+        .text("CONFIG_GRPC_XDS_NODE_METADATA")
+        .unwrap_or_default();
+    let pairs = metadata.split(',').filter_map(|pair| pair.split_once('='));
+    Node {
+        id: id.unwrap_or_else(|| "default".to_owned()),
+        metadata: pairs
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+    }
+}
+
+/// `NAME:VALUE,NAME:VALUE`. A value may be a token, so none is repeated.
+fn headers(values: &mut Values<'_>) -> Vec<(HeaderName, HeaderValue)> {
+    const NAME: &str = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
+    let text = values.text(NAME).unwrap_or_default();
+    let pairs = text.split(',').filter(|pair| !pair.is_empty());
+    let read = |pair: &str| {
+        let (name, value) = pair.split_once(':')?;
+        let mut value = HeaderValue::from_str(value.trim()).ok()?;
+        value.set_sensitive(true);
+        Some((name.trim().parse().ok()?, value))
+    };
+    match pairs.map(read).collect() {
+        Some(headers) => headers,
+        None => {
+            values.fault(NAME, "are no headers; write NAME:VALUE,NAME:VALUE");
+            Vec::new()
+        }
+    }
+}
+
+fn tls(values: &mut Values<'_>) -> Option<TlsFiles> {
+    let on = values.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS");
+    let mut file = |name| values.text(name).map(PathBuf::from);
+    let authorities = file("CONFIG_GRPC_XDS_SERVER_TLS_CACERT");
+    let certificate = file("CONFIG_GRPC_XDS_CLIENT_TLS_CERT");
+    let key = file("CONFIG_GRPC_XDS_CLIENT_TLS_KEY");
+    let name = values.text("CONFIG_GRPC_XDS_SERVER_TLS_SAN");
+    if !on {
+        return None;
+    }
+    let own = match (certificate, key) {
+        (None, None) => None,
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        _ => {
+            values.fault(
+                "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+                "and CONFIG_GRPC_XDS_CLIENT_TLS_KEY belong together; set both, or neither",
+            );
+            None
+        }
+    };
+    Some(TlsFiles {
+        authorities,
+        own,
+        name,
+    })
+}

@@ -1,0 +1,215 @@
+//! The store's address from the variables that name a Redis. A password goes into the address only.
+
+use super::values::Values;
+use crate::store_choice::StoreUrl;
+
+/// Whom to tell, where nothing says where the counters are.
+const IN_MEMORY: &str = "REDIS_URL is not set: counters are in the memory of this node alone, and each node admits \
+     the whole limit; set it, or TIDEGATE_STORE";
+
+/// Where counters are kept. Nothing: in memory.
+pub(super) fn address(values: &mut Values<'_>) -> Option<StoreUrl> {
+    tell_what_is_ignored(values);
+    backend(values);
+    let kind = values
+        .text("REDIS_TYPE")
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    let socket = values.text("REDIS_SOCKET_TYPE");
+    let login = Login::of(values.text("REDIS_AUTH"));
+    let sentinel = Login::of(values.text("REDIS_SENTINEL_AUTH"));
+    let tls = Tls::of(values);
+    let Some(url) = values.text("REDIS_URL") else {
+        values.warn(IN_MEMORY);
+        return None;
+    };
+    let list = |url: &str| url.replace("redis://", "");
+    let text = match kind.as_str() {
+        "single" | "" => match is_socket(socket.as_deref(), &url) {
+            Some(true) if tls.on => {
+                values.fault(
+                    "REDIS_TLS",
+                    "is set, and REDIS_URL is a unix socket; unset one",
+                );
+                return None;
+            }
+            Some(true) => socket_address(&url, &login),
+            Some(false) => one(&url, &login, &tls),
+            None => {
+                values.fault("REDIS_SOCKET_TYPE", "is unknown; write tcp or unix");
+                return None;
+            }
+        },
+        "cluster" => tls.finish(&format!("+cluster://{}{}", login.before(), list(&url)), &[]),
+        "sentinel" => {
+            let list = list(&url);
+            let Some((name, hosts)) = list.split_once(',') else {
+                values.fault(
+                    "REDIS_URL",
+                    "names no sentinels; write the name of the primary and then their addresses: NAME,HOST:PORT,HOST:PORT",
+                );
+                return None;
+            };
+            let rest = format!("+sentinel://{}{hosts}/{name}", login.before());
+            tls.finish(&rest, &sentinel.options("sentinel_user", "sentinel_pass"))
+        }
+        _ => {
+            values.fault(
+                "REDIS_TYPE",
+                "is unknown; write single, sentinel or cluster",
+            );
+            return None;
+        }
+    };
+    Some(StoreUrl::from(text))
+}
+
+fn tell_what_is_ignored(values: &mut Values<'_>) {
+    if values.text("CACHE_KEY_PREFIX").is_some() {
+        values.warn(
+            "CACHE_KEY_PREFIX is ignored: deployments that share a Redis share the counters of equal domains and \
+             entries; give each a database of its own",
+        );
+    }
+    if values.flag("REDIS_PERSECOND") {
+        values.warn("REDIS_PERSECOND is ignored: one store counts for all windows");
+    }
+    if values.flag("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION") {
+        values.warn(
+            "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION is ignored: certificates are always verified; give the store one \
+             that bears its name",
+        );
+    }
+}
+
+fn backend(values: &mut Values<'_>) {
+    match values.text("BACKEND_TYPE").as_deref() {
+        None | Some("redis") => {}
+        Some("memcache") => values.fault(
+            "BACKEND_TYPE",
+            "is `memcache`, and there is no such store; write redis and set REDIS_URL, or set TIDEGATE_STORE",
+        ),
+        Some(_) => values.fault("BACKEND_TYPE", "is unknown; write redis"),
+    }
+}
+
+/// Whether a single server is met through the file system. Nothing: it cannot be told. A port can never
+/// have worked as the path that the reference takes it for if nothing else is said.
+fn is_socket(kind: Option<&str>, url: &str) -> Option<bool> {
+    match kind {
+        Some("unix") => Some(true),
+        Some("tcp" | "tcp4" | "tcp6") => Some(false),
+        Some(_) => None,
+        None => Some(url.starts_with(['/', '@', '.'])),
+    }
+}
+
+fn socket_address(path: &str, login: &Login) -> String {
+    let options = login.options("user", "pass");
+    format!("unix:{path}{}", query(&options))
+}
+
+/// A single server, by `HOST:PORT` or by a URL that may have a login and a database of its own.
+fn one(url: &str, login: &Login, tls: &Tls) -> String {
+    let (encrypted, rest) = match (url.strip_prefix("redis://"), url.strip_prefix("rediss://")) {
+        (Some(rest), _) => (false, rest),
+        (None, Some(rest)) => (true, rest),
+        (None, None) => (false, url),
+    };
+    let own = if rest.contains('@') {
+        String::new()
+    } else {
+        login.before()
+    };
+    let tls = Tls {
+        on: tls.on || encrypted,
+        ..tls.clone()
+    };
+    tls.finish(&format!("://{own}{rest}"), &[])
+}
+
+/// A user and a password, as far as there are any.
+struct Login {
+    user: Option<String>,
+    password: Option<String>,
+}
+
+impl Login {
+    /// `PASSWORD` or `USER:PASSWORD`.
+    fn of(text: Option<String>) -> Self {
+        let (user, password) = match text {
+            None => (None, None),
+            Some(text) => match text.split_once(':') {
+                Some((user, password)) => (Some(user.to_owned()), Some(password.to_owned())),
+                None => (None, Some(text)),
+            },
+        };
+        let user = user.filter(|user| !user.is_empty());
+        Login { user, password }
+    }
+
+    /// As it stands before hosts.
+    fn before(&self) -> String {
+        let Some(password) = &self.password else {
+            return String::new();
+        };
+        let user = self.user.as_deref().map(encoded).unwrap_or_default();
+        format!("{user}:{}@", encoded(password))
+    }
+
+    /// As it stands among options.
+    fn options(
+        &self,
+        user: &'static str,
+        password: &'static str,
+    ) -> Vec<(&'static str, Option<String>)> {
+        vec![(user, self.user.clone()), (password, self.password.clone())]
+    }
+}
+
+/// Whether the way is encrypted, and the files for it.
+#[derive(Clone)]
+struct Tls {
+    on: bool,
+    files: Vec<(&'static str, Option<String>)>,
+}
+
+impl Tls {
+    fn of(values: &mut Values<'_>) -> Self {
+        Tls {
+            on: values.flag("REDIS_TLS"),
+            files: vec![
+                ("ca", values.text("REDIS_TLS_CACERT")),
+                ("cert", values.text("REDIS_TLS_CLIENT_CERT")),
+                ("key", values.text("REDIS_TLS_CLIENT_KEY")),
+            ],
+        }
+    }
+
+    fn finish(&self, rest: &str, more: &[(&'static str, Option<String>)]) -> String {
+        let scheme = if self.on { "rediss" } else { "redis" };
+        let files: &[_] = if self.on { &self.files } else { &[] };
+        format!("{scheme}{rest}{}", query(&[files, more].concat()))
+    }
+}
+
+fn query(options: &[(&'static str, Option<String>)]) -> String {
+    let given = options
+        .iter()
+        .filter_map(|(name, value)| Some(format!("{name}={}", encoded(value.as_ref()?))));
+    match given.reduce(|all, one| format!("{all}&{one}")) {
+        Some(all) => format!("?{all}"),
+        None => String::new(),
+    }
+}
+
+/// Safe in every part of an address.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes()
+        .map(|byte| match plain(byte) {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02X}"),
+        })
+        .collect()
+}

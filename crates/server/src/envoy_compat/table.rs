@@ -1,0 +1,257 @@
+//! Every environment variable of the reference service, and what becomes of it here.
+//!
+//! The only list there is: what is read must stand in it as read, the notes about what is set and means
+//! nothing are made from it, and so is the table in `docs/envoy-compat.md`.
+
+/// What becomes of a variable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Standing {
+    /// It does here what it does there.
+    Honoured,
+    /// It does something here, but not all of what it does there.
+    Partly,
+    /// It is known, and changes nothing here.
+    Idle,
+}
+
+/// One variable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    pub(crate) standing: Standing,
+    /// What it does here, or why it does nothing.
+    pub(crate) says: &'static str,
+}
+
+const fn honoured(name: &'static str, says: &'static str) -> Variable {
+    let standing = Standing::Honoured;
+    Variable {
+        name,
+        standing,
+        says,
+    }
+}
+
+const fn partly(name: &'static str, says: &'static str) -> Variable {
+    let standing = Standing::Partly;
+    Variable {
+        name,
+        standing,
+        says,
+    }
+}
+
+const fn idle(name: &'static str, says: &'static str) -> Variable {
+    let standing = Standing::Idle;
+    Variable {
+        name,
+        standing,
+        says,
+    }
+}
+
+/// The variable of this name, if the reference service has it.
+pub(crate) fn find(name: &str) -> Option<&'static Variable> {
+    VARIABLES.iter().find(|variable| variable.name == name)
+}
+
+const POOL: &str = "connections to the store are ours to choose";
+const ONE_STORE: &str = "there is one store for all windows";
+const MEMCACHE: &str = "there is no Memcached store";
+const STATSD: &str = "metrics are Prometheus text";
+const NAMES: &str = "names are those of the usual mapper";
+const TRACING: &str = "there are no traces";
+const START: &str = "the service starts without its store and meets it when it can";
+
+/// All of them, in the order of the contract.
+pub(crate) const VARIABLES: &[Variable] = &[
+    honoured("HOST", "`--http` with `PORT`; 0.0.0.0"),
+    honoured("PORT", "8080"),
+    honoured("GRPC_HOST", "`--grpc` with `GRPC_PORT`; 0.0.0.0"),
+    honoured("GRPC_PORT", "8081"),
+    honoured("GRPC_UDS", "`--grpc unix:PATH`, instead of the port"),
+    partly(
+        "DEBUG_HOST",
+        "`--admin` with `DEBUG_PORT`; 127.0.0.1 whatever it says unless there is `--admin-token-file`",
+    ),
+    honoured("DEBUG_PORT", "6070"),
+    honoured("GRPC_MAX_CONNECTION_AGE", "`--grpc-max-age`"),
+    honoured("GRPC_MAX_CONNECTION_AGE_GRACE", "`--grpc-max-age-grace`"),
+    honoured("GRPC_SERVER_USE_TLS", "whether the next four count"),
+    honoured("GRPC_SERVER_TLS_CERT", "`--grpc-cert`"),
+    honoured("GRPC_SERVER_TLS_KEY", "`--grpc-key`"),
+    honoured("GRPC_CLIENT_TLS_CACERT", "`--grpc-client-ca`"),
+    honoured("GRPC_CLIENT_TLS_SAN", "`--grpc-client-san`"),
+    honoured("CONFIG_TYPE", "`FILE` or `GRPC_XDS_SOTW`"),
+    honoured(
+        "RUNTIME_ROOT",
+        "`--rules` is ROOT/SUBDIRECTORY/APPDIRECTORY",
+    ),
+    honoured("RUNTIME_SUBDIRECTORY", "see `RUNTIME_ROOT`"),
+    honoured("RUNTIME_APPDIRECTORY", "see `RUNTIME_ROOT`; config"),
+    partly(
+        "RUNTIME_IGNOREDOTFILES",
+        "whether files `.x` are left out; names that begin with `..` always are",
+    ),
+    idle("RUNTIME_WATCH_ROOT", "both kinds of change are seen"),
+    honoured("MERGE_DOMAIN_CONFIG", "whether files may share a domain"),
+    honoured(
+        "FORCE_START_WITHOUT_INITIAL_CONFIG",
+        "whether to open the doors before a first xDS answer",
+    ),
+    honoured("CONFIG_GRPC_XDS_SERVER_URL", "`--xds xds://HOST:PORT`"),
+    honoured("CONFIG_GRPC_XDS_NODE_ID", "`?node=ID`; default"),
+    honoured("CONFIG_GRPC_XDS_NODE_METADATA", "sent with the node"),
+    honoured(
+        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+        "sent with the stream",
+    ),
+    honoured(
+        "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+        "whether the next four count",
+    ),
+    honoured("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "whom to trust"),
+    honoured("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "the name to expect"),
+    honoured("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "our certificate"),
+    honoured("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "its key"),
+    idle(
+        "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+        "one back-off paces connecting and asking",
+    ),
+    honoured("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s"),
+    honoured("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s"),
+    idle("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "waits double"),
+    idle("XDS_CLIENT_BACKOFF_JITTER", "waits are always spread"),
+    honoured("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4 MiB, at most 64 MiB"),
+    honoured(
+        "SHADOW_MODE",
+        "over limit is told of descriptors, never of the request",
+    ),
+    honoured("QUOTA_MODE", "every descriptor is a budget"),
+    honoured("RESPONSE_DYNAMIC_METADATA", "whether metadata is told"),
+    honoured("NEAR_LIMIT_RATIO", "from where `near_limit` counts; 0.8"),
+    honoured(
+        "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+        "a refused request pays the limits that refuse it, else all",
+    ),
+    honoured(
+        "LIMIT_RESPONSE_HEADERS_ENABLED",
+        "whether the next three are sent",
+    ),
+    honoured("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
+    honoured("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
+    honoured("LIMIT_RESET_HEADER", "RateLimit-Reset"),
+    honoured(
+        "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
+        "whether health waits for a configuration with a domain",
+    ),
+    idle(
+        "EXPIRATION_JITTER_MAX_SECONDS",
+        "records expire by themselves",
+    ),
+    idle(
+        "LOCAL_CACHE_SIZE_IN_BYTES",
+        "refusals are always remembered",
+    ),
+    partly(
+        "CACHE_KEY_PREFIX",
+        "ignored with a warning: two deployments in one Redis want two databases",
+    ),
+    partly("BACKEND_TYPE", "`redis`; `memcache` is a fault"),
+    honoured("REDIS_TYPE", "`single`, `sentinel` or `cluster`"),
+    honoured(
+        "REDIS_URL",
+        "`--store`; without it counters are in memory, with a warning",
+    ),
+    honoured("REDIS_SOCKET_TYPE", "`tcp` or `unix`"),
+    honoured("REDIS_AUTH", "[USER:]PASSWORD"),
+    honoured("REDIS_SENTINEL_AUTH", "[USER:]PASSWORD"),
+    honoured("REDIS_TLS", "`rediss` instead of `redis`"),
+    honoured("REDIS_TLS_CACERT", "`?ca=`"),
+    honoured("REDIS_TLS_CLIENT_CERT", "`?cert=`"),
+    honoured("REDIS_TLS_CLIENT_KEY", "`?key=`"),
+    partly(
+        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+        "ignored with a warning: certificates are always verified",
+    ),
+    honoured(
+        "REDIS_TIMEOUT",
+        "`--store-budget`; 5 ms where it is not set",
+    ),
+    idle("REDIS_POOL_SIZE", POOL),
+    idle("REDIS_POOL_ON_EMPTY_BEHAVIOR", POOL),
+    idle("REDIS_PIPELINE_WINDOW", POOL),
+    idle("REDIS_PIPELINE_LIMIT", POOL),
+    idle("REDIS_CLUSTER_PIPELINE_PARALLELISM", POOL),
+    idle(
+        "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+        "without its store a node decides by its share and is healthy",
+    ),
+    idle("REDIS_STARTUP_INITIAL_INTERVAL", START),
+    idle("REDIS_STARTUP_MAX_INTERVAL", START),
+    idle("REDIS_STARTUP_MAX_ELAPSED_TIME", START),
+    partly(
+        "REDIS_PERSECOND",
+        "ignored with a warning: there is one store for all windows",
+    ),
+    idle("REDIS_PERSECOND_TYPE", ONE_STORE),
+    idle("REDIS_PERSECOND_URL", ONE_STORE),
+    idle("REDIS_PERSECOND_SOCKET_TYPE", ONE_STORE),
+    idle("REDIS_PERSECOND_AUTH", ONE_STORE),
+    idle("REDIS_PERSECOND_SENTINEL_AUTH", ONE_STORE),
+    idle("REDIS_PERSECOND_TLS", ONE_STORE),
+    idle("REDIS_PERSECOND_TIMEOUT", ONE_STORE),
+    idle("REDIS_PERSECOND_POOL_SIZE", ONE_STORE),
+    idle("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", ONE_STORE),
+    idle("REDIS_PERSECOND_PIPELINE_WINDOW", ONE_STORE),
+    idle("REDIS_PERSECOND_PIPELINE_LIMIT", ONE_STORE),
+    idle("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", ONE_STORE),
+    idle("MEMCACHE_HOST_PORT", MEMCACHE),
+    idle("MEMCACHE_MAX_IDLE_CONNS", MEMCACHE),
+    idle("MEMCACHE_SRV", MEMCACHE),
+    idle("MEMCACHE_SRV_REFRESH", MEMCACHE),
+    idle("MEMCACHE_TLS", MEMCACHE),
+    idle("MEMCACHE_TLS_CLIENT_CERT", MEMCACHE),
+    idle("MEMCACHE_TLS_CLIENT_KEY", MEMCACHE),
+    idle("MEMCACHE_TLS_CACERT", MEMCACHE),
+    idle("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", MEMCACHE),
+    honoured(
+        "LOG_LEVEL",
+        "`--log-level`; info where it is not set, and `RUST_LOG` wins",
+    ),
+    honoured("LOG_FORMAT", "`--log-format`"),
+    idle("USE_STATSD", STATSD),
+    idle("STATSD_HOST", STATSD),
+    idle("STATSD_PORT", STATSD),
+    idle("USE_DOG_STATSD", STATSD),
+    idle("USE_DOG_STATSD_MOGRIFIERS", STATSD),
+    honoured("USE_PROMETHEUS", "`--metrics`, at `PROMETHEUS_ADDR`"),
+    honoured("PROMETHEUS_ADDR", "0.0.0.0:9090"),
+    honoured("PROMETHEUS_PATH", "`--metrics-path`; /metrics"),
+    idle("PROMETHEUS_MAPPER_YAML", NAMES),
+    idle("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", NAMES),
+    idle("STATS_FLUSH_INTERVAL", STATSD),
+    idle("EXTRA_TAGS", STATSD),
+    idle("DISABLE_STATS", STATSD),
+    idle("TRACING_ENABLED", TRACING),
+    idle("TRACING_SERVICE_NAME", TRACING),
+    idle("TRACING_SERVICE_NAMESPACE", TRACING),
+    idle("TRACING_SERVICE_INSTANCE_ID", TRACING),
+    idle("TRACING_EXPORTER_PROTOCOL", TRACING),
+    idle("TRACING_SAMPLING_RATE", TRACING),
+];
+
+/// The table as the docs have it.
+#[cfg(test)]
+pub(crate) fn markdown() -> String {
+    let mut text = "| variable | | here |\n|---|---|---|\n".to_owned();
+    for known in VARIABLES {
+        let standing = match known.standing {
+            Standing::Honoured => "honoured",
+            Standing::Partly => "in part",
+            Standing::Idle => "no meaning here",
+        };
+        text += &format!("| `{}` | {standing} | {} |\n", known.name, known.says);
+    }
+    text
+}

@@ -1,0 +1,446 @@
+//! What each variable of the reference service does here.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use tidegate_core::described::RefusedPays;
+
+use super::table::{self, Standing};
+use super::*;
+use crate::xds::ControlPlane;
+
+fn read_with(token: AdminToken, given: &[(&str, &str)]) -> Result<Compat, BadEnvironment> {
+    let lookup = |name: &str| {
+        let found = given.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| (*value).to_owned())
+    };
+    Compat::read(&lookup, token)
+}
+
+#[track_caller]
+fn read(given: &[(&str, &str)]) -> Compat {
+    read_with(AdminToken::None, given).unwrap_or_else(|error| panic!("{given:?}: {error}"))
+}
+
+#[track_caller]
+fn check_bad(given: &[(&str, &str)], want: &[&str]) {
+    let error = read_with(AdminToken::None, given).unwrap_err().to_string();
+    for want in want {
+        assert!(error.contains(want), "{given:?}: {error}");
+    }
+    assert!(!error.contains("planted"), "{error}");
+}
+
+#[track_caller]
+fn check_store(given: &[(&str, &str)], want: &str) {
+    let compat = read(given);
+    assert_eq!(
+        compat.store.as_ref().map_or("memory", StoreUrl::expose),
+        want
+    );
+    assert!(!format!("{compat:?}").contains("planted"), "{compat:?}");
+    assert!(!compat.warnings.concat().contains("planted"));
+}
+
+#[test]
+fn what_the_table_calls_read_is_read_and_nothing_else() {
+    let asked = RefCell::new(BTreeSet::new());
+    let lookup = |name: &str| {
+        asked.borrow_mut().insert(name.to_owned());
+        None
+    };
+    Compat::read(&lookup, AdminToken::Given).unwrap();
+    let every = table::VARIABLES.iter().map(|known| known.name.to_owned());
+    // What means nothing is only looked for, to tell of it.
+    assert_eq!(asked.into_inner(), every.collect::<BTreeSet<_>>());
+    let names: BTreeSet<_> = table::VARIABLES.iter().map(|known| known.name).collect();
+    assert_eq!(names.len(), table::VARIABLES.len(), "one line for each");
+}
+
+#[test]
+fn the_docs_have_the_table() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/envoy-compat.md");
+    let docs = std::fs::read_to_string(file).unwrap();
+    let table = table::markdown();
+    assert!(
+        docs.contains(&table),
+        "docs/envoy-compat.md should have:\n\n{table}"
+    );
+}
+
+#[test]
+fn what_is_set_without_meaning_is_told_by_name() {
+    for known in table::VARIABLES {
+        let lookup = |name: &str| (name == known.name).then(|| "1".to_owned());
+        let Ok(compat) = Compat::read(&lookup, AdminToken::None) else {
+            assert_ne!(known.standing, Standing::Idle, "{}", known.name);
+            continue;
+        };
+        let told: Vec<_> = compat.idle.iter().map(|idle| idle.name).collect();
+        let told = told == [known.name];
+        assert_eq!(told, known.standing == Standing::Idle, "{}", known.name);
+    }
+}
+
+#[test]
+fn an_empty_environment_is_the_reference_with_its_defaults() {
+    let compat = read(&[]);
+    let Listeners {
+        http, admin, grpc, ..
+    } = &compat.listeners;
+    let told = [http, grpc, admin].map(ToString::to_string);
+    assert_eq!(told, ["0.0.0.0:8080", "0.0.0.0:8081", "127.0.0.1:6070"]);
+    let Source::Folder { path, dot_files } = &compat.rules.source else {
+        panic!("{:?}", compat.rules.source);
+    };
+    assert_eq!(
+        (path.to_str(), *dot_files),
+        (Some("/srv/runtime_data/current/config"), true)
+    );
+    assert!(!compat.rules.merge_domains && !compat.rules.start_without);
+    assert_eq!(compat.answers.manner.refused, RefusedPays::All);
+    assert_eq!((compat.answers.headers, compat.answers.near), (None, 0.8));
+    assert!(compat.store.is_none() && compat.warnings.len() == 1 && compat.idle.is_empty());
+}
+
+#[test]
+fn listeners_are_where_they_were() {
+    let compat = read(&[
+        ("HOST", "127.0.0.1"),
+        ("PORT", "1"),
+        ("GRPC_HOST", "::1"),
+        ("GRPC_PORT", "2"),
+        ("DEBUG_HOST", "127.0.0.2"),
+        ("DEBUG_PORT", "3"),
+        ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
+        ("GRPC_MAX_CONNECTION_AGE_GRACE", "90s"),
+    ]);
+    let Listeners {
+        http,
+        admin,
+        grpc,
+        max_age,
+        max_age_grace,
+        tls,
+        metrics,
+    } = compat.listeners;
+    let told = [http, grpc, admin].map(|address| address.to_string());
+    assert_eq!(told, ["127.0.0.1:1", "[::1]:2", "127.0.0.2:3"]);
+    assert_eq!(max_age, Some(Duration::from_secs(5400)));
+    assert_eq!(max_age_grace, Some(Duration::from_secs(90)));
+    assert_eq!((tls, metrics), (None, None));
+    let compat = read(&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "2")]);
+    assert_eq!(compat.listeners.grpc.to_string(), "unix:/run/rl.sock");
+    check_bad(
+        &[("PORT", "http"), ("GRPC_PORT", "65536")],
+        &["PORT is `http`", "GRPC_PORT is `65536`"],
+    );
+}
+
+#[test]
+fn scrapers_find_metrics_where_they_were() {
+    let on = ("USE_PROMETHEUS", "true");
+    let told = |given: &[(&str, &str)]| {
+        let (address, path) = read(given).listeners.metrics.unwrap();
+        format!("{address}{path}")
+    };
+    assert_eq!(told(&[on]), "0.0.0.0:9090/metrics");
+    let given = [on, ("PROMETHEUS_ADDR", ":7"), ("PROMETHEUS_PATH", "/m")];
+    assert_eq!(told(&given), "0.0.0.0:7/m");
+    assert_eq!(
+        told(&[on, ("PROMETHEUS_ADDR", "127.0.0.1:7")]),
+        "127.0.0.1:7/metrics"
+    );
+    assert_eq!(
+        read(&given[1..]).listeners.metrics,
+        None,
+        "it is not asked for"
+    );
+    check_bad(&[("PROMETHEUS_ADDR", "7")], &["write [HOST]:PORT"]);
+}
+
+/// Our admin port can change things; theirs could only show.
+#[test]
+fn the_admin_port_is_open_to_others_only_with_a_token() {
+    let given = [("DEBUG_HOST", "0.0.0.0"), ("DEBUG_PORT", "7")];
+    let compat = read(&given);
+    assert_eq!(compat.listeners.admin.to_string(), "127.0.0.1:7");
+    assert!(compat.warnings.concat().contains("--admin-token-file"));
+    let compat = read_with(AdminToken::Given, &given).unwrap();
+    assert_eq!(compat.listeners.admin.to_string(), "0.0.0.0:7");
+    let compat = read_with(AdminToken::Given, &[]).unwrap();
+    assert_eq!(compat.listeners.admin.to_string(), "0.0.0.0:6070");
+}
+
+#[test]
+fn tls_is_as_it_was() {
+    let files = [
+        ("GRPC_SERVER_TLS_CERT", "/c"),
+        ("GRPC_SERVER_TLS_KEY", "/k"),
+        ("GRPC_CLIENT_TLS_CACERT", "/ca"),
+        ("GRPC_CLIENT_TLS_SAN", "envoy.example"),
+    ];
+    assert_eq!(read(&files).listeners.tls, None, "it is not asked for");
+    let on = [&files[..], &[("GRPC_SERVER_USE_TLS", "true")]].concat();
+    let tls = read(&on).listeners.tls.unwrap();
+    assert_eq!(
+        (tls.certificate.to_str(), tls.key.to_str()),
+        (Some("/c"), Some("/k"))
+    );
+    assert_eq!(tls.client_ca.unwrap().to_str(), Some("/ca"));
+    assert_eq!(tls.client_san.as_deref(), Some("envoy.example"));
+    check_bad(
+        &[("GRPC_SERVER_USE_TLS", "true")],
+        &["GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"],
+    );
+}
+
+#[test]
+fn rules_are_where_they_were() {
+    let compat = read(&[
+        ("RUNTIME_ROOT", "/data"),
+        ("RUNTIME_SUBDIRECTORY", "/ratelimit"),
+        ("RUNTIME_APPDIRECTORY", "limits"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+        ("MERGE_DOMAIN_CONFIG", "1"),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "T"),
+    ]);
+    let Source::Folder { path, dot_files } = compat.rules.source else {
+        panic!("no folder");
+    };
+    assert_eq!(
+        (path.to_str(), dot_files),
+        (Some("/data/ratelimit/limits"), false)
+    );
+    assert!(compat.rules.merge_domains && compat.rules.start_without);
+    check_bad(&[("CONFIG_TYPE", "ETCD")], &["write FILE or GRPC_XDS_SOTW"]);
+    check_bad(
+        &[("MERGE_DOMAIN_CONFIG", "yes")],
+        &["MERGE_DOMAIN_CONFIG is `yes`; write true or false"],
+    );
+}
+
+#[test]
+fn a_control_plane_is_met_as_it_was() {
+    let given = [
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", "plane:18000"),
+        ("CONFIG_GRPC_XDS_NODE_ID", "gate"),
+        ("CONFIG_GRPC_XDS_NODE_METADATA", "a=1,b=2=3,odd"),
+        (
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+            "x-token:planted,y:1",
+        ),
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/ca"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "plane.example"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/c"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/k"),
+        ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "2s"),
+        ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "5s"),
+        ("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "1000"),
+    ];
+    let compat = read(&given);
+    assert!(!format!("{compat:?}").contains("planted"));
+    let Source::Xds(plane) = compat.rules.source else {
+        panic!("no control plane");
+    };
+    let text = "xdss://plane:18000?node=gate&ca=/ca&cert=/c&key=/k&name=plane.example";
+    let mut want: ControlPlane = text.parse().unwrap();
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    want.node.metadata = vec![pair("a", "1"), pair("b", "2=3")];
+    want.headers = vec![
+        ("x-token".parse().unwrap(), "planted".parse().unwrap()),
+        ("y".parse().unwrap(), "1".parse().unwrap()),
+    ];
+    want.backoff.first = Duration::from_secs(2);
+    want.backoff.most = Duration::from_secs(5);
+    want.limit_messages(1000);
+    assert_eq!(*plane, want);
+    let Source::Xds(usual) = read(&given[..1]).rules.source else {
+        panic!("no control plane");
+    };
+    assert_eq!(usual.node.id, "default");
+    assert_eq!(usual.backoff.first, Duration::from_secs(10));
+    check_bad(
+        &[("CONFIG_GRPC_XDS_SERVER_URL", "plane")],
+        &["is no HOST:PORT"],
+    );
+    check_bad(
+        &[("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "planted")],
+        &["write NAME:VALUE"],
+    );
+}
+
+#[test]
+fn answers_are_as_they_were() {
+    let compat = read(&[
+        ("SHADOW_MODE", "true"),
+        ("QUOTA_MODE", "true"),
+        ("RESPONSE_DYNAMIC_METADATA", "true"),
+        ("NEAR_LIMIT_RATIO", "0.5"),
+        ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        ("LIMIT_LIMIT_HEADER", "X-Limit"),
+        ("LIMIT_REMAINING_HEADER", "X-Left"),
+        ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"),
+    ]);
+    let answers = compat.answers;
+    assert_eq!(answers.manner.refused, RefusedPays::Violated);
+    assert!(answers.manner.all_quota && answers.manner.all_shadow && answers.metadata);
+    assert!(answers.healthy_when_configured);
+    assert_eq!(answers.near, 0.5);
+    let names = answers.headers.unwrap();
+    let names = [names.limit, names.remaining, names.reset];
+    assert_eq!(names, ["X-Limit", "X-Left", "RateLimit-Reset"]);
+    let quiet = read(&[("LIMIT_LIMIT_HEADER", "X-Limit")]).answers;
+    assert_eq!(quiet.headers, None, "they are not asked for");
+    check_bad(&[("NEAR_LIMIT_RATIO", "2")], &["between 0 and 1"]);
+    check_bad(&[("LIMIT_RESET_HEADER", "a b")], &["the name of a header"]);
+}
+
+#[test]
+fn the_store_is_the_same_redis() {
+    let tcp = ("REDIS_SOCKET_TYPE", "tcp");
+    check_store(&[], "memory");
+    check_store(&[tcp, ("REDIS_URL", "redis:6379")], "redis://redis:6379");
+    check_store(&[("REDIS_URL", "redis:6379")], "redis://redis:6379");
+    check_store(&[("REDIS_URL", "/run/r.sock")], "unix:/run/r.sock");
+    let auth = ("REDIS_AUTH", "u:plan/ted:x");
+    check_store(
+        &[("REDIS_URL", "/run/r.sock"), auth],
+        "unix:/run/r.sock?user=u&pass=plan%2Fted%3Ax",
+    );
+    check_store(
+        &[tcp, ("REDIS_URL", "r:1"), ("REDIS_AUTH", "p@ss")],
+        "redis://:p%40ss@r:1",
+    );
+    check_store(
+        &[tcp, ("REDIS_URL", "redis://a:b@r:1/3"), auth],
+        "redis://a:b@r:1/3",
+    );
+    let tls = [
+        ("REDIS_TLS", "true"),
+        ("REDIS_TLS_CACERT", "/ca"),
+        ("REDIS_TLS_CLIENT_CERT", "/c"),
+        ("REDIS_TLS_CLIENT_KEY", "/k"),
+    ];
+    let given = [&tls[..], &[tcp, ("REDIS_URL", "r:1")]].concat();
+    check_store(&given, "rediss://r:1?ca=%2Fca&cert=%2Fc&key=%2Fk");
+    check_store(
+        &[("REDIS_TLS", "true"), tcp, ("REDIS_URL", "rediss://r:1")],
+        "rediss://r:1",
+    );
+    let cluster = [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "a:1,b:2"), auth];
+    check_store(&cluster, "redis+cluster://u:plan%2Fted%3Ax@a:1,b:2");
+    let sentinels = [
+        ("REDIS_TYPE", "sentinel"),
+        ("REDIS_URL", "main,a:1,b:2"),
+        ("REDIS_AUTH", "p"),
+        ("REDIS_SENTINEL_AUTH", "s:q"),
+    ];
+    check_store(
+        &sentinels,
+        "redis+sentinel://:p@a:1,b:2/main?sentinel_user=s&sentinel_pass=q",
+    );
+    let compat = read(&[tcp, ("REDIS_URL", "r:1"), ("REDIS_TIMEOUT", "50ms")]);
+    assert_eq!(compat.store_budget, Some(50));
+}
+
+/// What is made here is read there.
+#[tokio::test]
+async fn every_address_is_one_that_the_store_takes() {
+    let urls = [
+        vec![("REDIS_URL", "r:1"), ("REDIS_AUTH", "u:p@/:,#%?&+ ")],
+        vec![
+            ("REDIS_URL", "/run/r.sock"),
+            ("REDIS_AUTH", "u:p@/:,#%?&+ "),
+        ],
+        vec![
+            ("REDIS_URL", "a:1,b:2"),
+            ("REDIS_TYPE", "cluster"),
+            ("REDIS_AUTH", "p,"),
+        ],
+        vec![
+            ("REDIS_URL", "m,a:1"),
+            ("REDIS_TYPE", "sentinel"),
+            ("REDIS_SENTINEL_AUTH", "p&"),
+        ],
+    ];
+    for given in urls {
+        let url = read(&given).store.unwrap();
+        let config = tidegate::stores::redis::RedisConfig::new(url.expose());
+        let opened = tidegate::stores::redis::Redis::open(&config);
+        assert!(opened.is_ok(), "{given:?}: {:?}", opened.err());
+    }
+}
+
+#[test]
+fn a_store_that_is_not_here_is_a_fault_with_its_cure() {
+    check_bad(
+        &[("BACKEND_TYPE", "memcache")],
+        &["no such store", "set REDIS_URL"],
+    );
+    check_bad(&[("BACKEND_TYPE", "etcd")], &["BACKEND_TYPE is unknown"]);
+    check_bad(
+        &[("REDIS_TYPE", "ring"), ("REDIS_URL", "a:1")],
+        &["single, sentinel or cluster"],
+    );
+    check_bad(
+        &[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "planted")],
+        &["NAME,HOST:PORT"],
+    );
+    check_bad(
+        &[
+            ("REDIS_TLS", "1"),
+            ("REDIS_URL", "/r"),
+            ("REDIS_AUTH", "planted"),
+        ],
+        &["unset one"],
+    );
+    check_bad(
+        &[("REDIS_SOCKET_TYPE", "udp"), ("REDIS_URL", "a:1")],
+        &["tcp or unix"],
+    );
+}
+
+#[test]
+fn what_is_ignored_though_it_matters_is_warned_of() {
+    for name in [
+        "CACHE_KEY_PREFIX",
+        "REDIS_PERSECOND",
+        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+    ] {
+        let warnings = read(&[(name, "1"), ("REDIS_URL", "a:1")]).warnings;
+        assert!(
+            warnings.len() == 1 && warnings[0].starts_with(name),
+            "{warnings:?}"
+        );
+    }
+}
+
+#[test]
+fn logs_are_as_loud_as_they_were() {
+    let compat = read(&[("LOG_LEVEL", "WARN"), ("LOG_FORMAT", "JSON")]);
+    assert_eq!(compat.log_level, Some(LogLevel::Warn));
+    assert_eq!(compat.log_format, Some(LogFormat::Json));
+    assert_eq!(
+        read(&[("LOG_FORMAT", "text")]).log_format,
+        Some(LogFormat::Text)
+    );
+    check_bad(&[("LOG_LEVEL", "loud")], &["LOG_LEVEL is `loud`"]);
+}
+
+#[test]
+fn all_faults_are_told_at_once() {
+    check_bad(
+        &[
+            ("PORT", "x"),
+            ("REDIS_TIMEOUT", "soon"),
+            ("BACKEND_TYPE", "memcache"),
+        ],
+        &["PORT", "REDIS_TIMEOUT", "BACKEND_TYPE"],
+    );
+}

@@ -1,0 +1,189 @@
+//! Limits from a control plane: the state-of-the-world side of Envoy's aggregated discovery service.
+//!
+//! [`follow`](mod@follow) keeps one stream to it and puts what it sends in force, through the same checks and the same
+//! door as files: whole or not at all, and the last good configuration stays. What was taken is
+//! acknowledged, what was not is refused with every fault. `client` has the stream, `wire` the messages.
+//! Knows nothing of how a limit is found or counted.
+
+mod backoff;
+mod client;
+mod follow;
+mod resource;
+mod tls;
+mod wire;
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use http::{HeaderName, HeaderValue};
+use serde::Deserialize;
+
+pub(crate) use backoff::Backoff;
+pub(crate) use follow::{Following, News, Take};
+pub(crate) use resource::domains;
+
+/// What gRPC takes where nothing is said.
+const USUAL_MESSAGE_BYTES: usize = 4 << 20;
+/// No more than files may have.
+const LARGEST_MESSAGE_BYTES: usize = 64 << 20;
+
+/// A control plane, and how it is met.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct ControlPlane {
+    /// `HOST:PORT`.
+    authority: String,
+    pub(crate) node: Node,
+    /// Sent with the stream; values may be secrets.
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) backoff: Backoff,
+    message_bytes: usize,
+}
+
+/// What this node says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Node {
+    pub(crate) id: String,
+    pub(crate) metadata: Vec<(String, String)>,
+}
+
+/// How the way to a control plane is encrypted.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct TlsFiles {
+    /// The authorities to trust, else those of the system.
+    pub(crate) authorities: Option<PathBuf>,
+    /// Our certificate, and its key.
+    pub(crate) own: Option<(PathBuf, PathBuf)>,
+    /// The name to expect, if it is not that of the host.
+    pub(crate) name: Option<String>,
+}
+
+/// Text that names no control plane.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no control plane; write xds://HOST:PORT?node=ID, and xdss for TLS with ca=FILE, cert=FILE, \
+     key=FILE or name=NAME if they are needed"
+)]
+pub(crate) struct BadControlPlane(String);
+
+impl ControlPlane {
+    /// The one at `HOST:PORT`, met in the usual way.
+    pub(crate) fn at(authority: &str) -> Option<Self> {
+        let (host, port) = authority.rsplit_once(':')?;
+        let bracketed = host.starts_with('[') && host.ends_with(']');
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]%".contains(c);
+        let fits = !host.is_empty()
+            && host.chars().all(plain)
+            && (bracketed || !host.contains([':', '[', ']']))
+            && port.parse::<u16>().is_ok_and(|port| port > 0);
+        fits.then(|| ControlPlane {
+            authority: authority.to_owned(),
+            node: Node {
+                id: "default".to_owned(),
+                metadata: Vec::new(),
+            },
+            headers: Vec::new(),
+            tls: None,
+            backoff: Backoff::default(),
+            message_bytes: USUAL_MESSAGE_BYTES,
+        })
+    }
+
+    /// Takes messages up to so many bytes.
+    pub(crate) fn limit_messages(&mut self, bytes: usize) {
+        self.message_bytes = bytes.min(LARGEST_MESSAGE_BYTES);
+    }
+
+    /// Its host, without the brackets of an address.
+    fn host(&self) -> &str {
+        let host = self.authority.rsplit_once(':').map_or("", |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']')
+    }
+}
+
+impl FromStr for ControlPlane {
+    type Err = BadControlPlane;
+
+    fn from_str(text: &str) -> Result<Self, BadControlPlane> {
+        let read = || {
+            let (scheme, rest) = text.split_once("://")?;
+            let (authority, options) = rest.split_once('?').unwrap_or((rest, ""));
+            let mut plane = ControlPlane::at(authority.trim_end_matches('/'))?;
+            let mut tls = match scheme {
+                "xds" => None,
+                "xdss" => Some(TlsFiles::default()),
+                _ => return None,
+            };
+            let (mut certificate, mut key) = (None, None);
+            for option in options.split('&').filter(|option| !option.is_empty()) {
+                let (name, value) = option.split_once('=')?;
+                match (name, &mut tls) {
+                    ("node", _) => plane.node.id = value.to_owned(),
+                    ("ca", Some(tls)) => tls.authorities = Some(value.into()),
+                    ("name", Some(tls)) => tls.name = Some(value.to_owned()),
+                    ("cert", Some(_)) => certificate = Some(PathBuf::from(value)),
+                    ("key", Some(_)) => key = Some(PathBuf::from(value)),
+                    _ => return None,
+                }
+            }
+            match (&mut tls, certificate, key) {
+                (_, None, None) => {}
+                (Some(tls), Some(certificate), Some(key)) => tls.own = Some((certificate, key)),
+                _ => return None,
+            }
+            plane.tls = tls;
+            Some(plane)
+        };
+        read().ok_or_else(|| BadControlPlane(text.escape_default().to_string()))
+    }
+}
+
+impl TryFrom<String> for ControlPlane {
+    type Error = BadControlPlane;
+
+    fn try_from(text: String) -> Result<Self, BadControlPlane> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_plane_is_read_from_its_address() {
+        let plane: ControlPlane = "xds://plane:18000?node=gate-1".parse().unwrap();
+        assert_eq!((plane.host(), plane.node.id.as_str()), ("plane", "gate-1"));
+        assert_eq!(plane.tls, None);
+        let plane: ControlPlane = "xdss://[::1]:1?ca=/ca&cert=/c&key=/k&name=n"
+            .parse()
+            .unwrap();
+        assert_eq!((plane.host(), plane.node.id.as_str()), ("::1", "default"));
+        let tls = TlsFiles {
+            authorities: Some("/ca".into()),
+            own: Some(("/c".into(), "/k".into())),
+            name: Some("n".to_owned()),
+        };
+        assert_eq!(plane.tls, Some(tls));
+    }
+
+    #[test]
+    fn anything_else_is_refused_with_what_to_write() {
+        for text in [
+            "",
+            "plane:18000",
+            "http://plane:18000",
+            "xds://plane",
+            "xds://:18000",
+            "xds://plane:0",
+            "xds://plane:18000?nod=x",
+            "xds://plane:18000?ca=/x",
+            "xdss://plane:18000?cert=/x",
+            "xds://u@plane:18000",
+        ] {
+            let error = text.parse::<ControlPlane>().unwrap_err().to_string();
+            assert!(error.contains("write xds://HOST:PORT"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! A control plane in the test: streams as they come, what is asked on them, and answers by hand. Its
+//! messages are written by another library than ours.
+
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes, BytesMut};
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, Response};
+use prost::Message;
+use tidegate_parts::{Authority, Certificate};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+use crate::server::DEADLINE;
+
+pub(crate) const KIND: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Ask {
+    #[prost(string, tag = "1")]
+    pub(crate) version_info: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) node: Option<Node>,
+    #[prost(string, repeated, tag = "3")]
+    pub(crate) resource_names: Vec<String>,
+    #[prost(string, tag = "4")]
+    pub(crate) type_url: String,
+    #[prost(string, tag = "5")]
+    pub(crate) response_nonce: String,
+    #[prost(message, optional, tag = "6")]
+    pub(crate) error_detail: Option<Status>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Node {
+    #[prost(string, tag = "1")]
+    pub(crate) id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Status {
+    #[prost(int32, tag = "1")]
+    pub(crate) code: i32,
+    #[prost(string, tag = "2")]
+    pub(crate) message: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Answer {
+    #[prost(string, tag = "1")]
+    version_info: String,
+    #[prost(message, repeated, tag = "2")]
+    resources: Vec<Any>,
+    #[prost(string, tag = "4")]
+    type_url: String,
+    #[prost(string, tag = "5")]
+    nonce: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Any {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Config {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, tag = "2")]
+    pub(crate) domain: String,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) descriptors: Vec<Descriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Descriptor {
+    #[prost(string, tag = "1")]
+    pub(crate) key: String,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) rate_limit: Option<Policy>,
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) descriptors: Vec<Descriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Policy {
+    #[prost(int32, tag = "1")]
+    pub(crate) unit: i32,
+    #[prost(uint32, tag = "2")]
+    pub(crate) requests_per_unit: u32,
+}
+
+pub(crate) const YEAR: i32 = 6;
+
+/// A domain of the same name as its resource, with so many requests a year for each value of `key`: no test meets the
+/// end of that window.
+pub(crate) fn yearly(name: &str, key: &str, requests_per_unit: u32) -> Config {
+    let limit = Policy {
+        unit: YEAR,
+        requests_per_unit,
+    };
+    Config {
+        name: name.to_owned(),
+        domain: name.to_owned(),
+        descriptors: vec![Descriptor {
+            key: key.to_owned(),
+            rate_limit: Some(limit),
+            descriptors: Vec::new(),
+        }],
+    }
+}
+
+/// A control plane that listens.
+pub(crate) struct Plane {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Plane {
+    pub(crate) async fn open() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Plane {
+            listener,
+            tls: None,
+        }
+    }
+
+    /// One that shows a certificate, and wants to see one of the same authority.
+    pub(crate) async fn encrypted(authority: &Authority, own: &Certificate) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(CertificateDer::from_pem_file(authority.file()).unwrap())
+            .unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let chain = vec![CertificateDer::from_pem_file(&own.certificate).unwrap()];
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(clients.build().unwrap())
+            .with_single_cert(chain, PrivateKeyDer::from_pem_file(&own.key).unwrap())
+            .unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let tls = Some(TlsAcceptor::from(Arc::new(config)));
+        Plane {
+            tls,
+            ..Plane::open().await
+        }
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.listener.local_addr().unwrap().to_string()
+    }
+
+    /// The next stream that a client opens.
+    pub(crate) async fn meet(&self) -> Talk {
+        let met = async {
+            let (socket, _) = self.listener.accept().await.unwrap();
+            match &self.tls {
+                None => Talk::over(socket).await,
+                Some(tls) => Talk::over(tls.accept(socket).await.unwrap()).await,
+            }
+        };
+        timeout(DEADLINE, met).await.expect("a stream")
+    }
+}
+
+/// One stream. The connection breaks when it is dropped.
+pub(crate) struct Talk {
+    pub(crate) headers: HeaderMap,
+    asks: RecvStream,
+    answers: SendStream<Bytes>,
+    rest: BytesMut,
+    connection: AbortHandle,
+}
+
+impl Talk {
+    async fn over(socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
+        let mut connection = h2::server::handshake(socket).await.unwrap();
+        let (request, mut respond) = connection.accept().await.unwrap().unwrap();
+        let path =
+            "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+        assert_eq!(request.uri().path(), path);
+        let head = Response::builder().header("content-type", "application/grpc");
+        let answers = respond
+            .send_response(head.body(()).unwrap(), false)
+            .unwrap();
+        let driven = tokio::spawn(async move { while connection.accept().await.is_some() {} });
+        let (parts, asks) = request.into_parts();
+        Talk {
+            headers: parts.headers,
+            asks,
+            answers,
+            rest: BytesMut::new(),
+            connection: driven.abort_handle(),
+        }
+    }
+
+    /// The next thing that the client says.
+    pub(crate) async fn hear(&mut self) -> Ask {
+        loop {
+            if self.rest.len() >= 5 {
+                let length = (&self.rest[1..5]).get_u32() as usize;
+                if self.rest.len() >= 5 + length {
+                    self.rest.advance(5);
+                    return Ask::decode(self.rest.split_to(length)).unwrap();
+                }
+            }
+            let piece = timeout(DEADLINE, self.asks.data()).await.expect("an ask");
+            let piece = piece.expect("the stream is open").unwrap();
+            self.asks
+                .flow_control()
+                .release_capacity(piece.len())
+                .unwrap();
+            self.rest.extend_from_slice(&piece);
+        }
+    }
+
+    /// All that is to be in force.
+    pub(crate) fn say(&mut self, version: &str, configs: &[Config]) {
+        let resource = |config: &Config| Any {
+            type_url: KIND.to_owned(),
+            value: config.encode_to_vec(),
+        };
+        let answer = Answer {
+            version_info: version.to_owned(),
+            resources: configs.iter().map(resource).collect(),
+            type_url: KIND.to_owned(),
+            nonce: format!("nonce-{version}"),
+        };
+        self.say_bytes(&answer.encode_to_vec());
+    }
+
+    pub(crate) fn say_bytes(&mut self, message: &[u8]) {
+        let mut framed = vec![0];
+        framed.extend_from_slice(&(message.len() as u32).to_be_bytes());
+        framed.extend_from_slice(message);
+        self.answers.send_data(framed.into(), false).unwrap();
+    }
+
+    /// Says it, and waits for what is said to it.
+    pub(crate) async fn tell(&mut self, version: &str, configs: &[Config]) -> Ask {
+        self.say(version, configs);
+        let reply = self.hear().await;
+        assert_eq!(reply.response_nonce, format!("nonce-{version}"));
+        reply
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}

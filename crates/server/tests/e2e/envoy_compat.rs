@@ -1,0 +1,308 @@
+//! A deployment of the reference service, of which nothing was changed but the program.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use tidegate_parts::free_port;
+
+use crate::http::{Client, Reply};
+use crate::server::{BINARY, Server, wait_for, write_whole};
+
+const CONFIG: &str = "domain: shop
+descriptors:
+  - key: one
+    rate_limit: { unit: year, requests_per_unit: 1 }
+  - key: four
+    rate_limit: { unit: year, requests_per_unit: 4 }
+";
+
+/// A folder as the reference has it, and the environment that names it.
+fn deployment(config: &str) -> (tempfile::TempDir, Command) {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("ratelimit/config");
+    std::fs::create_dir_all(&folder).unwrap();
+    // Whatever its name.
+    std::fs::write(folder.join("limits"), config).unwrap();
+    let mut command = Command::new(BINARY);
+    command
+        .args(["serve", "--envoy-compat"])
+        .env("RUNTIME_ROOT", dir.path())
+        .env("RUNTIME_SUBDIRECTORY", "ratelimit");
+    (dir, command)
+}
+
+fn limits(server: &Server) -> std::path::PathBuf {
+    server.dir.path().join("ratelimit/config/limits")
+}
+
+/// One request with an entry for each of these keys, each in a descriptor of its own.
+fn ask(server: &Server, keys: &[&str]) -> Reply {
+    let descriptors: Vec<String> = keys
+        .iter()
+        .map(|key| format!(r#"{{"entries": [{{"key": "{key}", "value": "x"}}]}}"#))
+        .collect();
+    let body = format!(
+        r#"{{"domain": "shop", "descriptors": [{}]}}"#,
+        descriptors.join(",")
+    );
+    server.post("/json", &body)
+}
+
+fn asked<const N: usize>(server: &Server, keys: [&[&str]; N]) -> [u16; N] {
+    keys.map(|keys| ask(server, keys).status)
+}
+
+#[test]
+fn it_answers_where_it_answered_and_as_it_answered() {
+    let (dir, mut command) = deployment(CONFIG);
+    let [http, grpc, debug] = [(); 3].map(|()| free_port());
+    command
+        .env("HOST", "127.0.0.1")
+        .env("PORT", http.to_string())
+        .env("GRPC_HOST", "127.0.0.1")
+        .env("GRPC_PORT", grpc.to_string())
+        .env("DEBUG_PORT", debug.to_string())
+        .env("LOG_FORMAT", "json")
+        .env("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
+        .env("LIMIT_REMAINING_HEADER", "X-Left")
+        .env("USE_STATSD", "false")
+        .env("REDIS_POOL_SIZE", "5");
+    let server = Server::attend(command, dir);
+    assert_eq!(server.http.port(), http);
+    assert_eq!(server.grpc, format!("127.0.0.1:{grpc}"));
+    assert_eq!(
+        (server.admin.ip().to_string(), server.admin.port()),
+        ("127.0.0.1".to_owned(), debug)
+    );
+    let told = server.wait_log(|line| line["variables"].is_string());
+    let told = told["variables"].as_str().unwrap();
+    assert!(
+        told.contains("USE_STATSD") && told.contains("REDIS_POOL_SIZE"),
+        "{told}"
+    );
+
+    let listing = server.admin_get("/rlconfig").body;
+    assert!(listing.contains("shop.four"), "{listing}");
+    let first = ask(&server, &["four"]);
+    assert_eq!(first.status, 200);
+    let headers = first.json()["responseHeadersToAdd"].to_string();
+    assert!(
+        headers.contains("X-Left") && headers.contains("RateLimit-Limit"),
+        "{headers}"
+    );
+}
+
+/// The page that dashboards of the reference read, where they read it, and nothing else there.
+#[test]
+fn it_is_scraped_where_it_was_scraped() {
+    let (dir, mut command) = deployment(CONFIG);
+    command
+        .env("USE_PROMETHEUS", "true")
+        .env("PROMETHEUS_ADDR", "127.0.0.1:0")
+        .env("PROMETHEUS_PATH", "/stats");
+    let server = Server::spawn(command, dir);
+    let line = server.wait_log(|line| line["edge"] == "metrics");
+    let place: SocketAddr = line["address"].as_str().unwrap().parse().unwrap();
+    assert_eq!(asked(&server, [&["one"], &["one"]]), [200, 429]);
+    let get = |path| Client::connect(place).request("GET", path, &[], "");
+    let page = get("/stats").body;
+    let sample = r#"ratelimit_service_rate_limit_over_limit{domain="shop",key1="one"} 1"#;
+    assert!(page.contains(sample), "{page}");
+    assert_eq!(
+        (get("/metrics").status, get("/v1/rules").status),
+        (404, 404)
+    );
+    let posted = Client::connect(place).request("POST", "/stats", &[], "");
+    assert_eq!(posted.status, 405);
+}
+
+/// The reference charges every limit of a request, also one that is refused.
+#[test]
+fn a_refused_request_pays_as_it_did() {
+    let (dir, command) = deployment(CONFIG);
+    let server = Server::spawn(command, dir);
+    let both: &[&str] = &["one", "four"];
+    assert_eq!(asked(&server, [both, both, both]), [200, 429, 429]);
+    assert_eq!(
+        asked(&server, [&["four"], &["four"]]),
+        [200, 429],
+        "three were paid"
+    );
+
+    let (dir, mut command) = deployment(CONFIG);
+    command.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
+    let server = Server::spawn(command, dir);
+    assert_eq!(asked(&server, [both, both, both]), [200, 429, 429]);
+    let four: &[&str] = &["four"];
+    assert_eq!(
+        asked(&server, [four, four, four, four]),
+        [200, 200, 200, 429],
+        "one was paid"
+    );
+}
+
+#[test]
+fn shadow_mode_refuses_nothing_and_still_tells() {
+    let (dir, mut command) = deployment(CONFIG);
+    command.env("SHADOW_MODE", "true");
+    let server = Server::spawn(command, dir);
+    assert_eq!(asked(&server, [&["one"]]), [200]);
+    let told = ask(&server, &["one"]);
+    assert_eq!(
+        (told.status, &told.json()["statuses"][0]["code"]),
+        (200, &"OVER_LIMIT".into())
+    );
+}
+
+#[test]
+fn a_bad_first_configuration_leaves_it_listening_and_every_call_failing() {
+    let (dir, command) = deployment("domain: shop\ndescriptors: [{ key: '' }]\n");
+    let server = Server::spawn(command, dir);
+    assert_eq!(asked(&server, [&["one"], &["other"]]), [400, 400]);
+    assert_eq!(
+        health(&server),
+        200,
+        "it listens, and is not asked to say more"
+    );
+    write_whole(&limits(&server), CONFIG);
+    wait_for("a good configuration", || {
+        (ask(&server, &["one"]).status == 200).then_some(())
+    });
+    assert_eq!(asked(&server, [&["one"]]), [429]);
+    // From then on a bad one changes nothing.
+    write_whole(
+        &limits(&server),
+        "domain: shop\ndescriptors: [{ key: '' }]\n",
+    );
+    server.signal("HUP");
+    wait_for("the refusal", || {
+        server.admin_get("/v1/rules").json()["stale"]
+            .is_string()
+            .then_some(())
+    });
+    assert_eq!(asked(&server, [&["one"]]), [429]);
+}
+
+fn health(server: &Server) -> u16 {
+    server
+        .client()
+        .request("GET", "/healthcheck", &[], "")
+        .status
+}
+
+#[test]
+fn health_can_wait_for_a_configuration() {
+    let (dir, mut command) = deployment("not: limits\n");
+    command.env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true");
+    let server = Server::spawn(command, dir);
+    assert_eq!(health(&server), 500);
+    write_whole(&limits(&server), CONFIG);
+    wait_for("health", || (health(&server) == 200).then_some(()));
+}
+
+#[test]
+fn files_share_a_domain_only_if_they_may() {
+    let more = "domain: shop\ndescriptors: [{ key: two, rate_limit: { unit: year, requests_per_unit: 0 } }]\n";
+    for (merge, want) in [("true", [200, 429]), ("false", [400, 400])] {
+        let (dir, mut command) = deployment(CONFIG);
+        std::fs::write(dir.path().join("ratelimit/config/more.yaml"), more).unwrap();
+        command.env("MERGE_DOMAIN_CONFIG", merge);
+        let server = Server::spawn(command, dir);
+        assert_eq!(asked(&server, [&["one"], &["two"]]), want, "merge {merge}");
+    }
+}
+
+/// As Kubernetes mounts a ConfigMap: a hidden copy, a link to it, and links through that.
+#[cfg(unix)]
+#[test]
+fn a_mounted_config_map_is_read_once_and_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("config");
+    let copy = |version: &str, text: &str| {
+        std::fs::create_dir_all(folder.join(version)).unwrap();
+        std::fs::write(folder.join(version).join("limits.yaml"), text).unwrap();
+        turn(&folder.join("..data"), version);
+    };
+    copy("..v1", CONFIG);
+    std::os::unix::fs::symlink("..data/limits.yaml", folder.join("limits.yaml")).unwrap();
+    let mut command = Command::new(BINARY);
+    command
+        .args(["serve", "--envoy-compat"])
+        .env("RUNTIME_ROOT", dir.path());
+    let server = Server::spawn(command, dir);
+    assert_eq!(asked(&server, [&["one"], &["one"]]), [200, 429]);
+    let folder = server.dir.path().join("config");
+    std::fs::create_dir(folder.join("..v2")).unwrap();
+    let more = CONFIG.replace("requests_per_unit: 1", "requests_per_unit: 100");
+    std::fs::write(folder.join("..v2/limits.yaml"), more).unwrap();
+    turn(&folder.join("..data"), "..v2");
+    std::fs::remove_dir_all(folder.join("..v1")).unwrap();
+    wait_for("the new limits", || {
+        (ask(&server, &["one"]).status == 200).then_some(())
+    });
+}
+
+/// The other way to change everything at once: a link above the folder.
+#[cfg(unix)]
+#[test]
+fn a_runtime_root_that_is_turned_elsewhere_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    for (version, text) in [
+        ("v1", CONFIG.to_owned()),
+        ("v2", CONFIG.replace(": 1 ", ": 100 ")),
+    ] {
+        std::fs::create_dir_all(dir.path().join(version).join("config")).unwrap();
+        std::fs::write(dir.path().join(version).join("config/limits"), text).unwrap();
+    }
+    turn(&dir.path().join("current"), "v1");
+    let mut command = Command::new(BINARY);
+    command
+        .args(["serve", "--envoy-compat"])
+        .env("RUNTIME_ROOT", dir.path().join("current"));
+    let server = Server::spawn(command, dir);
+    assert_eq!(asked(&server, [&["one"], &["one"]]), [200, 429]);
+    turn(&server.dir.path().join("current"), "v2");
+    wait_for("the new limits", || {
+        (ask(&server, &["one"]).status == 200).then_some(())
+    });
+}
+
+/// Points a link elsewhere, as a whole.
+fn turn(link: &Path, to: &str) {
+    let next = link.with_file_name("..next");
+    std::os::unix::fs::symlink(to, &next).unwrap();
+    std::fs::rename(&next, link).unwrap();
+}
+
+#[test]
+fn what_would_change_limits_and_is_not_here_ends_the_start() {
+    let (_dir, mut command) = deployment(CONFIG);
+    let output = command
+        .env("BACKEND_TYPE", "memcache")
+        .env("PORT", "http")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(
+        told.contains("BACKEND_TYPE") && told.contains("PORT is `http`"),
+        "{told}"
+    );
+}
+
+#[test]
+fn without_the_flag_that_environment_means_nothing() {
+    let (dir, mut command) = deployment(CONFIG);
+    command
+        .env("BACKEND_TYPE", "memcache")
+        .env("TIDEGATE_ENVOY_COMPAT", "false");
+    let mut plain = Command::new(BINARY);
+    plain.arg("serve");
+    for (name, value) in command.get_envs() {
+        plain.env(name, value.unwrap());
+    }
+    let server = Server::spawn(plain, dir);
+    let names = server.admin_get("/v1/rules").json()["rules"].to_string();
+    assert!(!names.contains("shop"), "{names}");
+}

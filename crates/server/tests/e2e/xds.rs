@@ -1,0 +1,296 @@
+//! Limits from a control plane.
+
+use std::process::Command;
+
+use tidegate_parts::Authority;
+
+use crate::control_plane::{Ask, Config, KIND, Plane, Talk, yearly};
+use crate::server::{BINARY, Server, wait_for};
+
+/// A node that follows the plane at `url`.
+fn command(url: &str) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--xds", url]);
+    command
+}
+
+/// Started while the plane says the first thing, which the doors wait for.
+async fn start(command: Command) -> Server {
+    let starting =
+        tokio::task::spawn_blocking(move || Server::spawn(command, tempfile::tempdir().unwrap()));
+    starting.await.unwrap()
+}
+
+/// A node that has been told `configs` as version 1, and the stream to it.
+async fn told(plane: &Plane, configs: &[Config]) -> (Server, Talk) {
+    let server = start(command(&format!("xds://{}?node=gate", plane.address())));
+    let first = async {
+        let mut talk = plane.meet().await;
+        let hello = talk.hear().await;
+        assert_eq!(
+            (hello.version_info.as_str(), hello.response_nonce.as_str()),
+            ("", "")
+        );
+        assert_eq!(
+            (hello.type_url.as_str(), hello.node.unwrap().id.as_str()),
+            (KIND, "gate")
+        );
+        let reply = talk.tell("1", configs).await;
+        assert_eq!(
+            (reply.version_info.as_str(), &reply.error_detail),
+            ("1", &None)
+        );
+        talk
+    };
+    tokio::join!(server, first)
+}
+
+/// The status of one request of `value` under `domain`.
+pub(crate) fn ask(server: &Server, domain: &str, value: &str) -> u16 {
+    let body = format!(
+        r#"{{"domain": "{domain}", "descriptors": [{{"entries": [{{"key": "k", "value": "{value}"}}]}}]}}"#
+    );
+    server.post("/json", &body).status
+}
+
+fn refusal(reply: &Ask) -> &str {
+    &reply.error_detail.as_ref().expect("a refusal").message
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_control_plane_says_is_in_force_and_acknowledged() {
+    let plane = Plane::open().await;
+    let (server, mut talk) = told(&plane, &[yearly("shop", "k", 1)]).await;
+    assert_eq!(
+        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [200, 429]
+    );
+    assert_eq!(
+        ask(&server, "other", "a"),
+        200,
+        "a domain that nobody named"
+    );
+
+    let reply = talk
+        .tell("2", &[yearly("shop", "k", 3), yearly("other", "k", 0)])
+        .await;
+    assert_eq!(
+        (reply.version_info.as_str(), reply.error_detail),
+        ("2", None)
+    );
+    // In force before it is acknowledged, and what was counted still counts.
+    assert_eq!(
+        [1, 2, 3].map(|_| ask(&server, "shop", "a")),
+        [200, 200, 429]
+    );
+    assert_eq!(ask(&server, "other", "a"), 429);
+
+    let reply = talk.tell("3", &[]).await;
+    assert_eq!(
+        (reply.version_info.as_str(), reply.error_detail),
+        ("3", None)
+    );
+    assert_eq!(
+        ask(&server, "shop", "a"),
+        200,
+        "the state of the world is that there are no limits"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_resource_is_refused_with_every_fault_and_the_old_ones_stay() {
+    let plane = Plane::open().await;
+    let (server, mut talk) = told(&plane, &[yearly("shop", "k", 1)]).await;
+    let mut no_unit = yearly("no-unit", "k", 9);
+    no_unit.descriptors[0].rate_limit.as_mut().unwrap().unit = 0;
+    let bad = [yearly("shop", "k", 9), yearly("no-key", "", 9), no_unit];
+    let reply = talk.tell("2", &bad).await;
+    assert_eq!(reply.version_info, "1", "what is in force");
+    for part in ["xds/no-key", "xds/no-unit"] {
+        assert!(refusal(&reply).contains(part), "{}", refusal(&reply));
+    }
+    let twice = [yearly("shop", "k", 9), yearly("shop", "j", 9)];
+    let reply = talk.tell("3", &twice).await;
+    assert!(refusal(&reply).contains("shop"), "{}", refusal(&reply));
+    assert_eq!(
+        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [200, 429]
+    );
+    let stale = server.admin_get("/v1/rules").json()["stale"].to_string();
+    assert!(stale.contains("xds: "), "{stale}");
+
+    let reply = talk.tell("4", &[yearly("shop", "k", 2)]).await;
+    assert_eq!(
+        (reply.version_info.as_str(), reply.error_detail),
+        ("4", None)
+    );
+    assert_eq!(
+        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [200, 429]
+    );
+    assert!(server.admin_get("/v1/rules").json()["stale"].is_null());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_stream_leaves_limits_in_force_and_is_resumed_with_their_version() {
+    let plane = Plane::open().await;
+    let (server, talk) = told(&plane, &[yearly("shop", "k", 1)]).await;
+    drop(talk);
+    let mut talk = plane.meet().await;
+    let hello = talk.hear().await;
+    assert_eq!(
+        (hello.version_info.as_str(), hello.response_nonce.as_str()),
+        ("1", "")
+    );
+    assert_eq!(hello.node.unwrap().id, "gate", "a new stream knows nobody");
+    assert_eq!(
+        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [200, 429]
+    );
+
+    // One that says what is no message is left, and met again.
+    talk.say_bytes(b"\xff");
+    let mut talk = plane.meet().await;
+    assert_eq!(talk.hear().await.version_info, "1");
+    // So is one that sends more than is taken: nothing of it is waited for.
+    talk.say_bytes(&vec![0; (4 << 20) + 1]);
+    let mut talk = plane.meet().await;
+    assert_eq!(talk.hear().await.version_info, "1");
+    let reply = talk.tell("2", &[yearly("shop", "k", 2)]).await;
+    assert_eq!(reply.version_info, "2");
+    assert_eq!(
+        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [200, 429]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn native_rules_hold_beside_a_control_plane_and_each_changes_alone() {
+    let plane = Plane::open().await;
+    let dir = tempfile::tempdir().unwrap();
+    let rules = |count: u32| {
+        format!(
+            "version: 1\nrules:\n  - {{ name: all, by: global, rate: {count}/day, algorithm: fixed-window }}\n"
+        )
+    };
+    std::fs::write(dir.path().join("rules.yaml"), rules(5)).unwrap();
+    let mut command = command(&format!("xds://{}", plane.address()));
+    command.arg("--rules").arg(dir.path().join("rules.yaml"));
+    let server = tokio::task::spawn_blocking(move || Server::spawn(command, dir));
+    let first = async {
+        let mut talk = plane.meet().await;
+        talk.hear().await;
+        talk.tell("1", &[yearly("shop", "k", 1)]).await;
+        talk
+    };
+    let (server, mut talk) = tokio::join!(server, first);
+    let server = server.unwrap();
+    let names = || server.admin_get("/v1/rules").json()["rules"].to_string();
+    assert!(
+        names().contains("all") && names().contains("shop"),
+        "{}",
+        names()
+    );
+    server.write("rules.yaml", &rules(6).replace("all", "every"));
+    wait_for("the new file", || names().contains("every").then_some(()));
+    assert!(names().contains("shop"), "{}", names());
+    talk.tell("2", &[yearly("mall", "k", 1)]).await;
+    assert!(
+        names().contains("every") && names().contains("mall"),
+        "{}",
+        names()
+    );
+    assert!(!names().contains("shop"), "{}", names());
+    // A domain that would be in both is a fault of what came last.
+    server.write("more.yaml", "");
+    let both = "domain: mall\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 9 } }]\n";
+    server.write("rules.yaml", both);
+    wait_for("a refusal", || {
+        let told = server.admin_get("/v1/rules").json()["stale"].to_string();
+        told.contains("mall").then_some(())
+    });
+    assert!(names().contains("every"), "{}", names());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_way_to_a_control_plane_can_be_encrypted_on_both_sides() {
+    let authority = Authority::new();
+    let own = authority.sign(&["plane.example"]);
+    let ours = authority.sign(&["gate.example"]);
+    let plane = Plane::encrypted(&authority, &own).await;
+    let url = format!(
+        "xdss://{}?ca={}&cert={}&key={}&name=plane.example",
+        plane.address(),
+        authority.file().display(),
+        ours.certificate.display(),
+        ours.key.display()
+    );
+    let first = async {
+        let mut talk = plane.meet().await;
+        talk.hear().await;
+        talk.tell("1", &[yearly("shop", "k", 1)]).await;
+        talk
+    };
+    let (server, _talk) = tokio::join!(start(command(&url)), first);
+    assert_eq!(
+        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [200, 429]
+    );
+}
+
+/// The doors wait for the first word of the plane, and an end that is asked for meanwhile comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_waits_for_its_plane_can_be_ended() {
+    let plane = Plane::open().await;
+    let mut command = command(&format!("xds://{}", plane.address()));
+    command.args(["--http", "127.0.0.1:0", "--grpc", "off", "--admin", "off"]);
+    let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut talk = plane.meet().await;
+    talk.hear().await;
+    assert!(child.try_wait().unwrap().is_none(), "it waits");
+    let pid = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-s", "TERM", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let status = wait_for("the end", || child.try_wait().unwrap());
+    assert!(status.success(), "{status}");
+}
+
+/// As the reference does when it is told to.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_start_answers_every_call_with_an_error_until_there_is_a_configuration() {
+    let plane = Plane::open().await;
+    let mut command = Command::new(BINARY);
+    command
+        .args(["serve", "--envoy-compat"])
+        .env("CONFIG_TYPE", "GRPC_XDS_SOTW")
+        .env("CONFIG_GRPC_XDS_SERVER_URL", plane.address())
+        .env("CONFIG_GRPC_XDS_NODE_ID", "gate")
+        .env(
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+            "x-token:secret",
+        )
+        .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
+        .env("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10ms");
+    let server = start(command).await;
+    assert_eq!(
+        ask(&server, "shop", "a"),
+        400,
+        "as the reference answers what it cannot decide"
+    );
+    let mut talk = plane.meet().await;
+    assert_eq!(talk.headers["x-token"], "secret");
+    assert_eq!(talk.hear().await.node.unwrap().id, "gate");
+    let reply = talk.tell("1", &[yearly("shop", "", 1)]).await;
+    assert!(reply.error_detail.is_some() && reply.version_info.is_empty());
+    assert_eq!(ask(&server, "shop", "a"), 400, "a bad one is none");
+    talk.tell("2", &[yearly("shop", "k", 1)]).await;
+    assert_eq!(
+        [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
+        [200, 429]
+    );
+}

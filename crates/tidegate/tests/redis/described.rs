@@ -1,0 +1,158 @@
+//! Requests that Envoy describes, on a real server: what is charged, forced and given back, under limits
+//! that change from request to request, by the bare store and by everything around it.
+
+use std::sync::Arc;
+
+use tidegate::clock::SystemClock;
+use tidegate::described::{Manner, RefusedPays};
+use tidegate::resilience::{Event, Settings, resilient};
+use tidegate::rules::SourceFile;
+use tidegate::runtime::TokioRuntime;
+use tidegate::{Limiter, Policy, Request, Secret};
+use tidegate_core::store::{Abilities, Store};
+use tidegate_core::units::Nanos;
+
+use crate::words::{described, told};
+use crate::{on_runtime, redis, store};
+use tidegate_parts::Server;
+
+/// Windows that no test outlives.
+const FILE: &str = "
+domain: d
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 3 } }
+  - { key: path, value: /a*, share_threshold: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: a, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: b, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+  - { key: seen, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+";
+
+/// What is asked, and what must be told.
+const COMMON: [(&str, &str); 15] = [
+    ("user=a hits=2", "pass: ok 1 of 3/year"),
+    ("user=a none", "pass: ok 1 of 3/year"),
+    (
+        "user=a | user=a",
+        "refuse: ok 1 of 3/year | over 0 of 3/year",
+    ),
+    ("user=a", "pass: ok 0 of 3/year"),
+    (
+        "user=a none | path=/a1",
+        "refuse: over 0 of 3/year | ok 2 of 2/year",
+    ),
+    ("user=a limit=9/year", "pass: ok 5 of 9/year"),
+    ("user=a limit=2/year", "refuse: over 0 of 2/year"),
+    ("user=a limit=9/year", "pass: ok 4 of 9/year"),
+    ("user=a limit=9/month", "pass: ok 8 of 9/month"),
+    (
+        "user=q | user=q limit=9/year",
+        "pass: ok 1 of 3/year | ok 7 of 9/year",
+    ),
+    (
+        "path=/a1 | path=/a2",
+        "pass: ok 0 of 2/year | ok 0 of 2/year",
+    ),
+    ("a=1 | b=1", "pass: ok 0 of 1/year | ok 1 of 2/year"),
+    (
+        "a=1 | b=1 hits=2 | seen=1",
+        "refuse: over 0 of 1/year | over 0 of 2/year | ok 1 of 1/year",
+    ),
+    (
+        "a=1 | b=1 | seen=1 hits=2",
+        "pass: over 0 of 1/year | ok 0 of 2/year | watched 0 of 1/year",
+    ),
+    (
+        "user=z used=5 | seen=2",
+        "refuse: over 0 of 3/year | ok 1 of 1/year",
+    ),
+];
+
+/// The refusal just before is remembered; what is given back ends that.
+const GIVEN_BACK: [(&str, &str); 5] = [
+    ("user=b hits=3", "pass: ok 0 of 3/year"),
+    ("user=b", "refuse: over 0 of 3/year"),
+    ("user=b", "refuse: over 0 of 3/year"),
+    ("user=b back=2", "pass: ok 2 of 3/year"),
+    ("user=b", "pass: ok 1 of 3/year"),
+];
+
+const IN_ITS_MANNER: [(&str, &str); 4] = [
+    ("path=/a hits=2", "pass: ok 0 of 2/year"),
+    (
+        "user=c | path=/a",
+        "refuse: ok 2 of 3/year | over 0 of 2/year",
+    ),
+    (
+        "user=c | path=/a",
+        "refuse: ok 1 of 3/year | over 0 of 2/year",
+    ),
+    ("user=c", "pass: ok 0 of 3/year"),
+];
+
+/// Asks one after another, under a secret and so of counters of its own.
+async fn check<S: Store>(store: S, asked: &[(&str, &str)], manner: Manner, secret: &[u8; 16]) {
+    let file = SourceFile {
+        name: "envoy.yaml",
+        text: FILE,
+    };
+    let policy = Policy::parse_for(&[file], Abilities::SCRIPTS).expect("good rules");
+    let secret = Secret::from_bytes(secret).expect("a secret");
+    let limiter = Limiter::new(store, policy, secret, Arc::new(SystemClock::new()));
+    for (step, (words, want)) in asked.iter().enumerate() {
+        let (view, described) = (limiter.view(), described(words));
+        let judged = view.check_described(Request::default(), &described, manner);
+        let judged = judged
+            .await
+            .unwrap_or_else(|error| panic!("{words}: {error}"));
+        assert_eq!(told(&judged), *want, "step {step}: {words}");
+    }
+}
+
+const ALL: Manner = Manner {
+    refused: RefusedPays::All,
+    all_quota: false,
+    all_shadow: false,
+};
+
+#[test]
+fn descriptors_are_decided_by_a_shared_store() {
+    let server = Server::redis7();
+    on_runtime(async {
+        let usual = Manner::default();
+        for (asked, manner, secret) in [
+            (&COMMON[..], usual, b"the first secret"),
+            (&GIVEN_BACK[..], usual, b"a second secret!"),
+            (&IN_ITS_MANNER[..], ALL, b"the third secret"),
+        ] {
+            check(store(&server.url()).await, asked, manner, secret).await;
+        }
+    });
+}
+
+#[test]
+fn descriptors_are_decided_the_same_with_everything_around_the_store() {
+    let server = Server::redis7();
+    on_runtime(async {
+        let usual = Manner::default();
+        for (asked, manner, secret) in [
+            (&COMMON[..], usual, b"the first secret"),
+            (&GIVEN_BACK[..], usual, b"a second secret!"),
+            (&IN_ITS_MANNER[..], ALL, b"the third secret"),
+        ] {
+            let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
+            let watcher = Arc::new(move |event| {
+                if event == Event::Exact {
+                    let _nobody_waits_twice = exact.send(());
+                }
+            });
+            let settings = Settings {
+                budget: Nanos::from_secs(20), // a busy machine is no outage
+                ..Settings::default()
+            };
+            let runtime = TokioRuntime::new().expect("randomness");
+            let whole = resilient(redis(&server.url()).await, runtime, settings, watcher);
+            ready.recv().await.expect("the node meets its store");
+            check(whole, asked, manner, secret).await;
+        }
+    });
+}
