@@ -1,6 +1,8 @@
 //! The `tidegate` binary: the rate limiter as a service, and the commands around it.
 
 mod address;
+#[cfg(test)]
+mod caps;
 mod cli;
 mod config;
 mod counters;

@@ -2,6 +2,8 @@
 
 /// Bodies of checks, read by both readers.
 pub const HTTP_BODIES: u32 = 1_000_000;
+/// Bytes of Redis clients.
+pub const RESP: u32 = 300_000;
 /// Messages of protocol buffers.
 pub const PROTOBUF: u32 = 200_000;
 /// Requests of the Envoy protocol.

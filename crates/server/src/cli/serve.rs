@@ -400,7 +400,7 @@ async fn open(edge: &str, address: &Address) -> Result<Option<Listener>, Failure
 
 /// As many as asked for at each door, but never so many that the last descriptor is a connection.
 fn connections(settings: &Settings) -> usize {
-    let doors = [&settings.http, &settings.resp].into_iter();
+    let doors = [&settings.http, &settings.grpc, &settings.resp].into_iter();
     let doors = doors.filter(|door| **door != Address::Off).count() as u64;
     let most = process::max_fds().map_or(u64::MAX, |most| most.saturating_sub(SPARE_FILES));
     let most = (most / doors.max(1)).max(1);

@@ -27,6 +27,20 @@ use crate::net::fair::Fair;
 use crate::net::outgoing::Outgoing;
 use crate::net::watch::{self, Activity, Guards, Keeping};
 
+/// The most bytes of a request's head.
+pub(crate) const LONGEST_HEAD: usize = 32 << 10;
+/// The most header fields of an HTTP/1 request. That is hyper's own bound: to set it, even to the same,
+/// would cost an allocation for each request.
+#[cfg(test)]
+pub(crate) const MOST_FIELDS: usize = 100;
+/// The most streams that an HTTP/2 connection may have open.
+pub(crate) const MOST_STREAMS: u32 = 128;
+/// Streams that the client has reset and that wait to be taken up: whoever opens streams to reset them
+/// at once has its connection ended.
+pub(crate) const MOST_RESET: usize = 20;
+/// Streams that may be reset because of what the client did.
+pub(crate) const MOST_WRONG: usize = 1024;
+
 /// An answer, whole.
 pub(crate) type Answer = Response<Outgoing>;
 
@@ -101,12 +115,14 @@ fn builder(speaks: Speaks) -> Builder<AtOnce> {
         Speaks::Http => Builder::new(AtOnce),
         Speaks::Http2 => Builder::new(AtOnce).http2_only(),
     };
-    builder.http1().max_buf_size(32 << 10);
+    builder.http1().max_buf_size(LONGEST_HEAD);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(128)
-        .max_header_list_size(32 << 10)
+        .max_concurrent_streams(MOST_STREAMS)
+        .max_header_list_size(LONGEST_HEAD as u32)
+        .max_pending_accept_reset_streams(MOST_RESET)
+        .max_local_error_reset_streams(MOST_WRONG)
         .initial_stream_window_size(64 << 10)
         .initial_connection_window_size(1 << 20)
         .max_send_buf_size(64 << 10);

@@ -14,6 +14,10 @@ use tokio::task::coop;
 /// What one read may bring. A turn has 128 of them: 64 KiB, some thousands of the smallest frames.
 const SHARE: usize = 512;
 
+/// What is read of a connection in one turn, give or take one read.
+#[cfg(test)]
+pub(crate) const TURN: usize = 128 * SHARE;
+
 /// A connection that takes turns with others.
 pub(crate) struct Fair<I>(pub(crate) I);
 

@@ -6,20 +6,21 @@
 //! | connections | `--max-connections`, and what the limit on open files leaves | the next one waits in the backlog |
 //! | connections of one peer | `--max-connections-per-peer`; loopback, unix sockets and trusted proxies are exempt | the next one is closed |
 //! | nothing sent, headers trickling, answer not read | `--idle` | closed |
-//! | header bytes and count | 32 KiB, 100 | 431 |
+//! | header bytes and count | [`connection::LONGEST_HEAD`], 100 | 431 |
 //! | body | 64 KiB, lists 1 MiB | 413 |
 //! | body trickling | [`body::DEADLINE`] | 408 |
 //! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |
 //! | large answers at once | [`outgoing::LARGE`] | the next one takes the room of one that is not read |
-//! | HTTP/2 streams per connection | 128 | refused by the protocol |
-//! | streams opened and reset at once, errors made on purpose | 20, 1024 (hyper's) | the connection ends |
+//! | HTTP/2 streams per connection | [`connection::MOST_STREAMS`] | refused by the protocol |
+//! | streams opened and reset at once, errors made on purpose | [`connection::MOST_RESET`], [`connection::MOST_WRONG`] | the connection ends |
+//! | bytes read of a connection in one turn | 64 KiB | others have theirs first |
 //! | TLS not agreed on | [`tls::DEADLINE`] | closed |
 //! | age of a gRPC connection | `--grpc-max-age` | asked to close, cut off after its grace |
 
 pub(crate) mod body;
 mod client_names;
 pub(crate) mod connection;
-mod fair;
+pub(crate) mod fair;
 pub(crate) mod listener;
 pub(crate) mod outgoing;
 pub(crate) mod peers;

@@ -12,7 +12,10 @@ use super::body::SMALL;
 use super::transfers::{Outpaced, Transfer, Transfers};
 
 /// Large answers at the same time.
-pub(crate) static LARGE: Transfers = Transfers::new(64);
+pub(crate) const LARGE_AT_ONCE: usize = 64;
+
+/// Those that there are.
+pub(crate) static LARGE: Transfers = Transfers::new(LARGE_AT_ONCE);
 
 /// The body of an answer, as far as it was not sent yet.
 pub(crate) struct Outgoing {

@@ -42,7 +42,11 @@ impl Caller {
     pub(crate) async fn connect_to(address: &str) -> Self {
         match address.strip_prefix("unix:") {
             Some(path) => Caller::over(UnixStream::connect(path).await.unwrap()).await,
-            None => Caller::over(TcpStream::connect(address).await.unwrap()).await,
+            None => {
+                let stream = TcpStream::connect(address).await.unwrap();
+                stream.set_nodelay(true).unwrap();
+                Caller::over(stream).await
+            }
         }
     }
 

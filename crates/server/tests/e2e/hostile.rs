@@ -3,6 +3,7 @@
 mod frames;
 mod http2;
 mod idle;
+mod resp;
 mod slow;
 
 use std::process::Command;

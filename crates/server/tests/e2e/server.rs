@@ -17,6 +17,9 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
 
+/// Where a door is that is off.
+const NOWHERE: &str = "0.0.0.0:0";
+
 /// A running server.
 pub(crate) struct Server {
     child: Child,
@@ -58,22 +61,23 @@ impl Server {
 
     /// From a command that ends in `serve` and its flags.
     pub(crate) fn spawn(mut command: Command, dir: TempDir) -> Self {
-        if !command.get_args().any(|arg| arg == "--grpc") {
-            command.args(["--grpc", "127.0.0.1:0"]);
+        for door in ["--http", "--grpc"] {
+            if !command.get_args().any(|arg| arg == door) {
+                command.args([door, "127.0.0.1:0"]);
+            }
         }
-        command.args([
-            "--http",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-            "--log-format",
-            "json",
-        ]);
+        command.args(["--admin", "127.0.0.1:0", "--log-format", "json"]);
         Server::attend(command, dir)
     }
 
     /// From a command that says all there is to say, also that the log is JSON.
     pub(crate) fn attend(mut command: Command, dir: TempDir) -> Self {
+        let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        let is_off = |flag: &str| {
+            words
+                .windows(2)
+                .any(|pair| pair[0] == flag && pair[1] == "off")
+        };
         let mut child = command
             .env("RUST_LOG", "info")
             .stdin(Stdio::null())
@@ -88,8 +92,12 @@ impl Server {
             let line = log.wait(|line| line["message"] == "listening" && line["edge"] == edge);
             line["address"].as_str().unwrap().to_owned()
         };
-        let (admin, grpc) = (address("admin").parse().unwrap(), address("grpc"));
-        let http = address("http").parse().unwrap();
+        let door = |edge: &str| match is_off(&format!("--{edge}")) {
+            true => NOWHERE.to_owned(),
+            false => address(edge),
+        };
+        let (admin, grpc) = (address("admin").parse().unwrap(), door("grpc"));
+        let http = door("http").parse().unwrap();
         Server {
             child,
             log,

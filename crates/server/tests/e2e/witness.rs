@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::grpc::{Caller, OK, request};
 use crate::http::{Client, ask};
+use crate::resp::Redis;
 use crate::server::{Server, wait_for};
 
 /// Asks in a thread of its own until it is told to stop.
@@ -69,6 +70,21 @@ impl Witness {
                 kept.ask(&asked).await
             });
             assert_eq!(answer.overall_code, OK);
+        })
+    }
+
+    /// Commands on the port for Redis clients, in the same way.
+    pub(crate) fn of_resp(server: &Server) -> Self {
+        let address = server.resp();
+        let mut kept = Redis::connect(address);
+        let mut turn = 0;
+        Witness::asking(move || {
+            turn += 1;
+            if turn % 8 == 0 {
+                kept = Redis::connect(address);
+            }
+            let answer = kept.ask("CL.THROTTLE good 1000000 1000000 1");
+            assert_eq!(answer.integers()[0], 0, "{answer:?}");
         })
     }
 

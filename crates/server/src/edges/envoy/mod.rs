@@ -19,7 +19,7 @@ mod options;
 mod reply;
 pub(crate) mod serve;
 mod statistics;
-mod wire;
+pub(crate) mod wire;
 
 pub(crate) use options::{EnvoyOptions, LimitHeaders, ThreeNames};
 pub(crate) use statistics::Statistics;

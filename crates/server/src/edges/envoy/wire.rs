@@ -13,13 +13,13 @@ use crate::edges::http::wire::LONGEST_VALUE;
 use crate::protobuf::{Field, Fields};
 
 /// The most bytes a request may have.
-pub(super) const LARGEST: usize = 64 << 10;
+pub(crate) const LARGEST: usize = 64 << 10;
 /// The most descriptors a request may have.
-pub(super) const MOST_DESCRIPTORS: usize = 16;
+pub(crate) const MOST_DESCRIPTORS: usize = 16;
 /// The most entries a descriptor may have.
-pub(super) const MOST_ENTRIES: usize = 16;
+pub(crate) const MOST_ENTRIES: usize = 16;
 /// The longest key of an entry, and the longest domain, in bytes.
-pub(super) const LONGEST_KEY: usize = 256;
+pub(crate) const LONGEST_KEY: usize = 256;
 
 /// A request as asked.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@ use crate::net::connection::Answer;
 use crate::service::Service;
 
 /// What rules say about requests, in one answer: some 10 MiB.
-const MOST_VIEWS: usize = 30_000;
+pub(crate) const MOST_VIEWS: usize = 30_000;
 
 /// Explains one request or a list.
 pub(crate) fn answer(service: &Service, id: &Id, asked: Asked<'_>) -> Result<Answer, Refusal> {

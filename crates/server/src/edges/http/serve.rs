@@ -29,7 +29,7 @@ use crate::net::outgoing;
 use crate::service::{Service, body_style};
 
 /// A list of a thousand requests with generous attributes.
-const LARGEST: usize = 1 << 20;
+pub(crate) const LARGEST: usize = 1 << 20;
 
 const OPENAPI: &str = include_str!("openapi.json");
 

@@ -10,9 +10,9 @@ use super::wire::LONGEST;
 
 /// What is read at once: some hundreds of commands, so that a long pipeline is decided in pieces and
 /// others have their turn in between.
-pub(super) const ROOM: usize = 16 << 10;
+pub(crate) const ROOM: usize = 16 << 10;
 /// When answers take this much they are sent before anything more is decided.
-pub(super) const BACKLOG: usize = 16 << 10;
+pub(crate) const BACKLOG: usize = 16 << 10;
 /// Kept by each thread. More are in use only where clients do not read, or a store is slow.
 const SPARE: usize = 8;
 

@@ -13,7 +13,7 @@
 //! | answers before they are sent | [`buffers::BACKLOG`] and one answer | nothing is read until they are |
 
 mod ask;
-mod buffers;
+pub(crate) mod buffers;
 mod greeting;
 mod pass;
 mod password;

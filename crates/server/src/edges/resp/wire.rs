@@ -237,5 +237,6 @@ impl fmt::Display for Printable {
 }
 
 #[cfg(test)]
-#[path = "wire/tests.rs"]
+mod mutations;
+#[cfg(test)]
 mod tests;

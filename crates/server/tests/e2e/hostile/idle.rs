@@ -1,11 +1,14 @@
 //! Ten thousand connections that do nothing: what each costs, and that a good client is served beside them.
 
+use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use super::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, Raw, frame, post};
+use crate::grpc::{SHOULD_RATE_LIMIT, framed, request};
 use crate::http::ask;
 use crate::memory::held;
+use crate::resp::Redis;
 use crate::server::{Server, wait_for};
 use crate::witness::Witness;
 
@@ -21,6 +24,7 @@ static CROWD: Mutex<()> = Mutex::new(());
 /// How many connections, and the most bytes of memory that each may cost.
 struct Crowd {
     of: &'static str,
+    beside: fn(&Server) -> Witness,
     connections: usize,
     most_each: u64,
 }
@@ -51,7 +55,7 @@ fn may_open_many() {
 
 /// Each has asked once and been answered, as clients do that keep their connections.
 fn stand_by<T>(server: &Server, crowd: &Crowd, one: impl Fn() -> T) {
-    let witness = Witness::of_http(server);
+    let witness = (crowd.beside)(server);
     witness.wait_for_answers(50);
     let before = held(server);
     let connections: Vec<T> = (0..crowd.connections).map(|_| one()).collect();
@@ -66,18 +70,21 @@ fn stand_by<T>(server: &Server, crowd: &Crowd, one: impl Fn() -> T) {
     });
 }
 
-fn server() -> Server {
+/// A server for a crowd at one door. Others would get their share of what may be open.
+fn server(doors: &[&str]) -> Server {
     may_open_many();
     let most = (MOST_OPEN - 500).to_string();
-    Server::with(RULES, &["--idle", "600", "--max-connections", &most])
+    let flags = ["--idle", "600", "--max-connections", &most];
+    Server::with(RULES, &[&flags, doors].concat())
 }
 
 #[test]
 fn ten_thousand_of_http_1() {
     let _alone = CROWD.lock().unwrap_or_else(PoisonError::into_inner);
-    let server = server();
+    let server = server(&["--grpc", "off"]);
     let crowd = Crowd {
         of: "HTTP/1",
+        beside: Witness::of_http,
         connections: 10_000,
         most_each: 24 << 10,
     };
@@ -89,23 +96,64 @@ fn ten_thousand_of_http_1() {
     });
 }
 
+#[test]
+fn ten_thousand_of_redis_clients() {
+    let _alone = CROWD.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = server(&["--resp", "127.0.0.1:0", "--http", "off", "--grpc", "off"]);
+    let crowd = Crowd {
+        of: "RESP",
+        beside: Witness::of_resp,
+        connections: 10_000,
+        most_each: 8 << 10,
+    };
+    let address = server.resp();
+    stand_by(&server, &crowd, || {
+        let mut redis = Redis::connect(address);
+        let answer = redis.ask("CL.THROTTLE user 15 30 60 0");
+        assert_eq!(answer.integers()[0], 0);
+        redis
+    });
+}
+
 /// Fewer: each is a whole table of streams and headers.
 #[test]
 fn three_thousand_of_http_2() {
     let _alone = CROWD.lock().unwrap_or_else(PoisonError::into_inner);
-    let server = server();
+    let server = server(&["--grpc", "off"]);
     let crowd = Crowd {
         of: "HTTP/2",
+        beside: Witness::of_http,
         connections: 3_000,
         most_each: 64 << 10,
     };
     let body = ask("192.0.2.1", "/");
     stand_by(&server, &crowd, || {
-        let mut raw = Raw::connect(server.http).unwrap();
-        let head = frame(HEADERS, END_HEADERS, 1, &post("/v1/check"));
-        let body = frame(DATA, END_STREAM, 1, body.as_bytes());
-        raw.send(&[head, body].concat()).unwrap();
-        raw.wait_for_answer(1);
-        raw
+        asked_once(server.http, "/v1/check", body.as_bytes())
     });
+}
+
+#[test]
+fn three_thousand_of_grpc() {
+    let _alone = CROWD.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = server(&["--http", "off"]);
+    let crowd = Crowd {
+        of: "gRPC",
+        beside: Witness::of_grpc,
+        connections: 3_000,
+        most_each: 64 << 10,
+    };
+    let address = server.grpc.parse().unwrap();
+    let body = framed(&request("shop", &[&[("a", "b")]]));
+    stand_by(&server, &crowd, || {
+        asked_once(address, SHOULD_RATE_LIMIT, &body)
+    });
+}
+
+fn asked_once(address: SocketAddr, path: &str, body: &[u8]) -> Raw {
+    let mut raw = Raw::connect(address).unwrap();
+    let head = frame(HEADERS, END_HEADERS, 1, &post(path));
+    let body = frame(DATA, END_STREAM, 1, body);
+    raw.send(&[head, body].concat()).unwrap();
+    raw.wait_for_answer(1);
+    raw
 }

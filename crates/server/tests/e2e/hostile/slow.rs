@@ -45,6 +45,37 @@ const OVER_HTTP: [Slow; 4] = [
     },
 ];
 
+const OVER_RESP: [Slow; 3] = [
+    Slow {
+        what: "a line that trickles",
+        first: b"PIN",
+        then: b"G",
+    },
+    Slow {
+        what: "an argument that trickles",
+        first: b"*2\r\n$4\r\nECHO\r\n$60000\r\n",
+        then: b"x",
+    },
+    Slow {
+        what: "nothing that trickles",
+        first: b"*0\r\n",
+        then: b"\r\n",
+    },
+];
+
+const OVER_GRPC: [Slow; 2] = [
+    Slow {
+        what: "an opening that trickles",
+        first: b"PRI * HTTP/2.0\r\n\r\n",
+        then: b"S",
+    },
+    Slow {
+        what: "a frame that trickles",
+        first: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\x40\0\x01\x05\0\0\0\x01",
+        then: b"\x88",
+    },
+];
+
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -53,8 +84,7 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 /// Every client trickles until the server has closed on all of them.
-fn outlast(server: &Server, address: SocketAddr, slow: &Slow) {
-    let witness = Witness::of_http(server);
+fn outlast(server: &Server, address: SocketAddr, witness: Witness, slow: &Slow) {
     let before = most_held(server);
     let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(address)).collect();
     for client in &mut clients {
@@ -75,7 +105,24 @@ fn outlast(server: &Server, address: SocketAddr, slow: &Slow) {
 fn bytes_that_trickle_are_not_waited_for_over_http() {
     let server = Server::with(RULES, &["--idle", "2"]);
     for slow in &OVER_HTTP {
-        outlast(&server, server.http, slow);
+        outlast(&server, server.http, Witness::of_http(&server), slow);
+    }
+}
+
+#[test]
+fn bytes_that_trickle_are_not_waited_for_over_resp() {
+    let server = Server::with_resp(RULES, &["--idle", "2"]);
+    for slow in &OVER_RESP {
+        outlast(&server, server.resp(), Witness::of_resp(&server), slow);
+    }
+}
+
+#[test]
+fn bytes_that_trickle_are_not_waited_for_over_grpc() {
+    let server = Server::with(RULES, &["--idle", "2"]);
+    let address = server.grpc.parse().unwrap();
+    for slow in &OVER_GRPC {
+        outlast(&server, address, Witness::of_grpc(&server), slow);
     }
 }
 

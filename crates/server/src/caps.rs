@@ -1,0 +1,278 @@
+//! What a client may take at each door, as one table: `docs/service.md` shows what stands here.
+//!
+//! `UPDATE=1 cargo test -p tidegate-server --bin tidegate caps` writes the page anew.
+
+use std::time::Duration;
+
+use crate::edges::{envoy, http, resp};
+use crate::net::{body, connection, outgoing, tls};
+
+const BEGIN: &str = "<!-- caps -->\n";
+const END: &str = "<!-- end of caps -->\n";
+
+/// A door, what is bounded there, the bound, and what happens beyond it.
+type Row = (&'static str, &'static str, String, &'static str);
+
+fn size(bytes: usize) -> String {
+    match bytes {
+        bytes if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => {
+            format!("{} MiB", bytes >> 20)
+        }
+        bytes if bytes >= 1 << 10 && bytes.is_multiple_of(1 << 10) => {
+            format!("{} KiB", bytes >> 10)
+        }
+        bytes => format!("{bytes} bytes"),
+    }
+}
+
+fn number(number: usize) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups = groups.map(|group| String::from_utf8_lossy(group).into_owned());
+    groups.collect::<Vec<_>>().join(",")
+}
+
+fn secs(time: Duration) -> String {
+    format!("{} s", time.as_secs())
+}
+
+fn flag(name: &str) -> String {
+    format!("`--{name}`")
+}
+
+fn of_every_door() -> Vec<Row> {
+    let all = "all";
+    vec![
+        (
+            all,
+            "connections",
+            flag("max-connections"),
+            "the next waits until one ends",
+        ),
+        (
+            all,
+            "connections of one peer",
+            flag("max-connections-per-peer"),
+            "closed",
+        ),
+        (
+            all,
+            "silence, a trickle, answers that are not read",
+            flag("idle"),
+            "closed",
+        ),
+    ]
+}
+
+fn of_http() -> Vec<Row> {
+    let (door, bad) = ("HTTP", "400 that names the field");
+    vec![
+        (
+            door,
+            "headers of a request",
+            size(connection::LONGEST_HEAD),
+            "431",
+        ),
+        (
+            door,
+            "header fields",
+            number(connection::MOST_FIELDS),
+            "431",
+        ),
+        (door, "a body", size(body::SMALL), "413"),
+        (
+            door,
+            "a body that is a list",
+            size(http::serve::LARGEST),
+            "413",
+        ),
+        (
+            door,
+            "time for a body to arrive",
+            secs(body::DEADLINE),
+            "408",
+        ),
+        (
+            door,
+            "bodies above 64 KiB at once",
+            number(body::LARGE_AT_ONCE),
+            "one that stalls gets 408",
+        ),
+        (
+            door,
+            "answers above 64 KiB at once",
+            number(outgoing::LARGE_AT_ONCE),
+            "one that is not read is cut off",
+        ),
+        (
+            door,
+            "requests in a list",
+            number(http::wire::MOST_ITEMS),
+            bad,
+        ),
+        (
+            door,
+            "requests times rules to be explained",
+            number(http::explain::MOST_VIEWS),
+            bad,
+        ),
+        (
+            door,
+            "attributes of a request",
+            number(http::wire::MOST_ATTRIBUTES),
+            bad,
+        ),
+        (
+            door,
+            "name of an attribute or unit",
+            size(http::wire::LONGEST_NAME),
+            bad,
+        ),
+        (
+            door,
+            "value of an attribute",
+            size(http::wire::LONGEST_VALUE),
+            bad,
+        ),
+        (
+            door,
+            "units with a cost",
+            number(http::wire::MOST_COSTS),
+            bad,
+        ),
+        (
+            door,
+            "a body for `/json`",
+            size(envoy::wire::LARGEST),
+            "400",
+        ),
+    ]
+}
+
+fn of_http2() -> Vec<Row> {
+    let door = "HTTP/2, gRPC";
+    vec![
+        (
+            door,
+            "streams of a connection",
+            number(connection::MOST_STREAMS as usize),
+            "refused",
+        ),
+        (
+            door,
+            "streams reset before they were taken up",
+            number(connection::MOST_RESET),
+            "the connection ends",
+        ),
+        (
+            door,
+            "streams reset for an error of the client",
+            number(connection::MOST_WRONG),
+            "the connection ends",
+        ),
+        (
+            door,
+            "bytes of one connection in one turn",
+            size(crate::net::fair::TURN),
+            "others have theirs first",
+        ),
+    ]
+}
+
+fn of_grpc() -> Vec<Row> {
+    let (door, bad) = ("gRPC", "an error of the call");
+    vec![
+        (door, "a message", size(envoy::wire::LARGEST), bad),
+        (
+            door,
+            "time for a message to arrive",
+            secs(body::DEADLINE),
+            bad,
+        ),
+        (
+            door,
+            "descriptors of a request",
+            number(envoy::wire::MOST_DESCRIPTORS),
+            bad,
+        ),
+        (
+            door,
+            "entries of a descriptor",
+            number(envoy::wire::MOST_ENTRIES),
+            bad,
+        ),
+        (
+            door,
+            "a domain, the key of an entry",
+            size(envoy::wire::LONGEST_KEY),
+            bad,
+        ),
+        (
+            door,
+            "the value of an entry",
+            size(http::wire::LONGEST_VALUE),
+            bad,
+        ),
+        (door, "time to agree on TLS", secs(tls::DEADLINE), "closed"),
+        (
+            door,
+            "age of a connection",
+            flag("grpc-max-age"),
+            "asked to close",
+        ),
+    ]
+}
+
+fn of_resp() -> Vec<Row> {
+    let (door, bad) = ("RESP", "an error, and closed");
+    vec![
+        (
+            door,
+            "a command with all of its arguments",
+            size(resp::wire::LONGEST),
+            bad,
+        ),
+        (
+            door,
+            "arguments of a command",
+            number(resp::wire::MOST_ARGUMENTS),
+            bad,
+        ),
+        (
+            door,
+            "bytes decided in one turn",
+            size(resp::buffers::ROOM),
+            "others have theirs first",
+        ),
+        (
+            door,
+            "answers that wait to be sent",
+            size(resp::buffers::BACKLOG),
+            "nothing more is read",
+        ),
+    ]
+}
+
+fn table() -> String {
+    let mut table = String::from("| door | what | at most | beyond it |\n|---|---|---|---|\n");
+    for rows in [of_every_door(), of_http(), of_http2(), of_grpc(), of_resp()] {
+        for (door, what, most, then) in rows {
+            table += &format!("| {door} | {what} | {most} | {then} |\n");
+        }
+    }
+    table
+}
+
+#[test]
+fn the_page_tells_every_cap_as_it_is() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/service.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).unwrap();
+    let (told, after) = rest.split_once(END).unwrap();
+    if std::env::var_os("UPDATE").is_some() {
+        let page = [before, BEGIN, &table(), END, after].concat();
+        std::fs::write(path, page).unwrap();
+    } else {
+        assert_eq!(told, table());
+    }
+}

@@ -1,0 +1,117 @@
+//! Hostile bytes of Redis clients: whatever they are, they mean the same however they arrive, and a
+//! command that was understood is understood again when it is written as an array.
+
+use super::*;
+use tidegate_mutations::{Attack, Numbers, inputs};
+
+const GOOD: &[&[u8]] = &[
+    b"*5\r\n$11\r\nCL.THROTTLE\r\n$7\r\nuser123\r\n$2\r\n15\r\n$2\r\n30\r\n$2\r\n60\r\n",
+    b"*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$0\r\n\r\n*0\r\n*-1\r\n",
+    b"*3\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n",
+    b"PING\r\nCL.THROTTLE user123 15 30 60 1\r\n",
+    b"ECHO \"a\\x00\\n\\\"b\" 'c\\'d'\n\r\n  TG.CHECK   ip 203.0.113.9\tpath /api COST 2\r\n",
+    b"*4\r\n$8\r\nTG.CHECK\r\n$2\r\nip\r\n$11\r\n203.0.113.9\r\n$6\r\n\xff\0\r\n\xc3\xa9\r\n",
+];
+const TOKENS: &[&[u8]] = &[
+    b"\r\n",
+    b"\r",
+    b"\n",
+    b"*",
+    b"$",
+    b"*1\r\n",
+    b"$-1\r\n",
+    b"$0\r\n\r\n",
+    b"*0\r\n",
+    b"+",
+    b"-",
+    b":",
+    b"_",
+    b"%2\r\n",
+    b"\"",
+    b"'",
+    b"\\x",
+    b"\\",
+    b" ",
+    b"\0",
+    b"\xff",
+    b"PING\r\n",
+    b"$65536\r\n",
+];
+const NESTS: &[(&[u8], &[u8])] = &[
+    (b"*1\r\n", b""),
+    (b"*2\r\n$1\r\na\r\n", b""),
+    (b"\"", b"\""),
+    (b"", b" "),
+];
+
+/// The commands in some bytes, and what is wrong after them.
+fn commands(mut bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<(), Fault>) {
+    let mut found = Vec::new();
+    loop {
+        let mut arguments = Arguments::new();
+        match front(bytes, &mut arguments) {
+            Ok(Front::Command(length)) => {
+                assert!((1..=bytes.len()).contains(&length));
+                assert!(arguments.len() <= MOST_ARGUMENTS && length <= LONGEST + 2);
+                found.push(arguments.iter().map(|part| part.to_vec()).collect());
+                bytes = &bytes[length..];
+            }
+            Ok(Front::Partial) => return (found, Ok(())),
+            Err(fault) => return (found, Err(fault)),
+        }
+    }
+}
+
+/// The first command of some bytes, or the fault, or nothing yet.
+fn first(bytes: &[u8]) -> Option<Result<(usize, Vec<Vec<u8>>), Fault>> {
+    let mut arguments = Arguments::new();
+    match front(bytes, &mut arguments) {
+        Ok(Front::Partial) => None,
+        Ok(Front::Command(length)) => {
+            let arguments = arguments.iter().map(|part| part.to_vec());
+            Some(Ok((length, arguments.collect())))
+        }
+        Err(fault) => Some(Err(fault)),
+    }
+}
+
+fn as_arrays(commands: &[Vec<Vec<u8>>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for command in commands {
+        out.extend(format!("*{}\r\n", command.len()).bytes());
+        for part in command {
+            out.extend(format!("${}\r\n", part.len()).bytes());
+            out.extend([part, &b"\r\n"[..]].concat());
+        }
+    }
+    out
+}
+
+#[test]
+fn no_bytes_panic_take_long_or_mean_something_else_in_pieces() {
+    let attack = Attack {
+        parser: "resp",
+        seed: 0x7265_7370,
+        inputs: inputs::RESP,
+        good: GOOD,
+        tokens: TOKENS,
+        nests: NESTS,
+        numbers: Numbers::Digits,
+        longest: 8_000,
+    };
+    let accepts = |bytes: &[u8]| {
+        let (found, rest) = commands(bytes);
+        !found.is_empty() && rest.is_ok()
+    };
+    let outcome = attack.run(accepts, |bytes| {
+        let whole = first(bytes);
+        // A place where everything is cut; of the long ones only some.
+        for cut in (0..bytes.len()).step_by(1 + bytes.len() / 200) {
+            let part = first(&bytes[..cut]);
+            assert!(part.is_none() || part == whole, "cut at {cut}: {part:?}");
+        }
+        let (found, _) = commands(bytes);
+        assert_eq!(commands(&as_arrays(&found)), (found, Ok(())));
+    });
+    eprintln!("resp: {outcome:?}");
+}

@@ -1,0 +1,170 @@
+//! Hostile Redis clients: pipelines whose answers nobody reads, commands that never end, and lengths that
+//! lie. Meanwhile a good client is answered every time, and the server holds little more memory.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::memory::most_held;
+use crate::resp::{Redis, Value, command};
+use crate::server::{DEADLINE, Server, wait_for};
+use crate::witness::Witness;
+
+const RULES: &str =
+    "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
+
+const ATTACKERS: usize = 8;
+/// What all attackers together may make the server hold.
+const MOST_HELD: u64 = 16 << 20;
+
+/// How long to wait for somebody who takes nothing any more. It ends an attack, never a test.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+fn connect(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.resp()).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+/// Sends until the other side closes, takes no more, or has had it so many times.
+fn flood(stream: &mut TcpStream, bytes: &[u8], times: usize) {
+    let _ = (0..times).try_for_each(|_| stream.write_all(bytes));
+}
+
+/// Several attackers, each with one connection after another; none reads what comes back.
+fn withstand(name: &str, attack: impl Fn(&mut TcpStream) + Sync) {
+    let server = Server::with_resp(RULES, &["--idle", "600"]);
+    let witness = Witness::of_resp(&server);
+    witness.wait_for_answers(50);
+    let before = most_held(&server);
+    std::thread::scope(|scope| {
+        for _ in 0..ATTACKERS {
+            scope.spawn(|| {
+                // They stay until all have done their worst.
+                let mut opened = Vec::new();
+                for _ in 0..4 {
+                    let mut stream = connect(&server);
+                    attack(&mut stream);
+                    opened.push(stream);
+                }
+            });
+        }
+    });
+    witness.end(name);
+    let held = most_held(&server) - before;
+    eprintln!("{name} made it hold {} KiB", held >> 10);
+    assert!(held <= MOST_HELD, "{name}: {held} bytes");
+    assert_eq!(server.metric("tidegate_panics_total"), 0);
+}
+
+#[test]
+fn pipelines_that_nobody_reads() {
+    let throttle = command(&["CL.THROTTLE", "user", "15", "30", "60"]).repeat(1_000);
+    withstand("an unread pipeline", |stream| flood(stream, &throttle, 200));
+    // Asks little and is answered much.
+    let info = b"INFO\r\n".repeat(10_000);
+    withstand("unread answers that are long", |stream| {
+        flood(stream, &info, 100);
+    });
+    let echo = command(&["ECHO", &"x".repeat(60_000)]);
+    withstand("unread echoes", |stream| flood(stream, &echo, 200));
+}
+
+#[test]
+fn commands_that_never_end() {
+    withstand("a line without end", |stream| {
+        flood(stream, &[b'a'; 8192], 1_000);
+    });
+    withstand("an array whose arguments never come", |stream| {
+        let _ = stream.write_all(b"*100\r\n$10\r\n");
+        flood(stream, b"0123456789\r\n$10\r\n", 100_000);
+    });
+    withstand("arrays of nothing", |stream| {
+        flood(stream, &b"*0\r\n*-1\r\n\r\n".repeat(1_000), 500);
+    });
+    withstand("nonsense", |stream| {
+        flood(stream, &b"\xff\0\r\n$5\r\n*zz\r\n".repeat(500), 500);
+    });
+    withstand("commands that do not exist", |stream| {
+        flood(
+            stream,
+            &command(&["EVAL", "return 1", "0"]).repeat(500),
+            200,
+        );
+    });
+}
+
+/// What cannot become a command is answered as Redis does, and its connection closed; no room is made
+/// for a length that is only told.
+#[test]
+fn lengths_that_lie_are_told_so_and_closed() {
+    let server = Server::with_resp(RULES, &[]);
+    let before = most_held(&server);
+    let cases: [(&[u8], &str); 7] = [
+        (b"*2147483648\r\n", "multibulk length"),
+        (b"*99999999999999999999\r\n", "multibulk length"),
+        (b"*1000000\r\n", "multibulk length"),
+        (b"*1\r\n$536870912\r\n", "bulk length"),
+        (b"*1\r\n$-5\r\n", "bulk length"),
+        (b"*1\r\n$18446744073709551615\r\n", "bulk length"),
+        (b"*2\r\n$4\r\nPING\r\n:1\r\n", "expected '$'"),
+    ];
+    for (bytes, told) in cases {
+        let mut stream = connect(&server);
+        stream.write_all(bytes).unwrap();
+        let mut answer = String::new();
+        match stream.read_to_string(&mut answer) {
+            Ok(_) => assert!(answer.contains(told), "{answer}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+    }
+    let held = most_held(&server) - before;
+    assert!(
+        held <= 4 << 20,
+        "{held} bytes for lengths that were only told"
+    );
+    assert_eq!(server.redis().ask("PING"), Value::Simple("PONG".to_owned()));
+}
+
+/// A pipeline that is read late is answered whole and in order all the same.
+#[test]
+fn a_client_that_reads_late_loses_nothing() {
+    const COMMANDS: usize = 50_000;
+    let server = Server::with_resp(RULES, &["--idle", "600"]);
+    let mut redis = server.redis();
+    let sending = redis.stream().try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut sending = sending;
+            for n in 0..COMMANDS {
+                let bytes = command(&["ECHO", &n.to_string()]);
+                sending.write_all(&bytes).unwrap();
+            }
+        });
+        // Until the server has stopped reading, or all is sent: others are served meanwhile.
+        let witness = Witness::of_resp(&server);
+        witness.wait_for_answers(200);
+        for n in 0..COMMANDS {
+            assert_eq!(redis.receive().unwrap(), Value::Bulk(n.to_string()));
+        }
+        witness.end("a client that reads late");
+    });
+}
+
+/// A client that does not read is cut off when the idle time is over.
+#[test]
+fn who_never_reads_is_cut_off() {
+    let server = Server::with_resp(RULES, &["--idle", "2"]);
+    let witness = Witness::of_resp(&server);
+    let info = b"INFO\r\n".repeat(10_000);
+    let mut streams: Vec<TcpStream> = (0..20).map(|_| connect(&server)).collect();
+    for stream in &mut streams {
+        flood(stream, &info, 100);
+    }
+    wait_for("those who never read to be cut off", || {
+        (server.metric("tidegate_connections ") < 10).then_some(())
+    });
+    drop(Redis::connect(server.resp()));
+    witness.end("clients that never read");
+}
