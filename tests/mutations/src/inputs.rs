@@ -10,6 +10,8 @@ pub const PROTOBUF: u32 = 200_000;
 pub const ENVOY_REQUESTS: u32 = 200_000;
 /// The same as JSON.
 pub const ENVOY_JSON: u32 = 100_000;
+/// What a control plane sends.
+pub const XDS: u32 = 100_000;
 /// Rules files.
 pub const RULES: u32 = 100_000;
 /// Files of descriptors.
@@ -19,8 +21,30 @@ pub const KEYS: u32 = 100_000;
 /// Headers that name the client.
 pub const FORWARDED: u32 = 100_000;
 
-/// All of them.
-pub const ALL: u32 =
-    HTTP_BODIES + PROTOBUF + ENVOY_REQUESTS + ENVOY_JSON + RULES + DESCRIPTORS + KEYS + FORWARDED;
+const EACH: [u32; 10] = [
+    HTTP_BODIES,
+    RESP,
+    PROTOBUF,
+    ENVOY_REQUESTS,
+    ENVOY_JSON,
+    XDS,
+    RULES,
+    DESCRIPTORS,
+    KEYS,
+    FORWARDED,
+];
 
-const _: () = assert!(ALL >= 1_000_000, "as many as are promised");
+/// All of them.
+pub const ALL: u32 = {
+    let (mut all, mut at) = (0, 0);
+    while at < EACH.len() {
+        all += EACH[at];
+        at += 1;
+    }
+    all
+};
+
+const _: () = assert!(
+    ALL == 2_300_000,
+    "as docs tell, and more than the million that is promised"
+);

@@ -8,6 +8,8 @@
 mod backoff;
 mod client;
 mod follow;
+#[cfg(test)]
+mod mutations;
 mod resource;
 mod tls;
 mod wire;
