@@ -11,6 +11,12 @@ use crate::subject::Subject;
 /// Samples in a second. Not a round number, so that they do not keep step with timers.
 const PER_SECOND: &str = "1999";
 
+/// The shortest recording, however short the rounds are.
+const LENGTH: Duration = Duration::from_secs(2);
+
+/// With fewer samples a share of one in a hundred is chance.
+const FEWEST: u64 = 500;
+
 /// How the kernel is called among the objects.
 const KERNEL: &str = "[kernel.kallsyms]";
 
@@ -26,19 +32,22 @@ pub(crate) struct Profile(Vec<Part>);
 pub(crate) struct Part {
     /// Of the whole, at most 1.
     pub(crate) share: f64,
+    samples: u64,
     /// The binary or library, or the kernel.
     pub(crate) object: String,
     pub(crate) symbol: String,
 }
 
 impl Profile {
-    /// Samples a server while it is under load; `work` is a folder for the samples.
+    /// Samples a server while it is under load, for the length of a round or longer; `work` is a folder for the
+    /// samples. Too few of them are an error.
     pub(crate) async fn of(
         subject: &Subject,
         crowd: Crowd,
         length: Duration,
         work: &Path,
     ) -> io::Result<Self> {
+        let length = length.max(LENGTH);
         let samples = work.join("perf.data");
         let mut load = Load::open(subject.address(), &subject.question, crowd).await?;
         load.run(length / 5).await?;
@@ -61,13 +70,24 @@ impl Profile {
                 "--no-children",
                 "--no-inline",
             ])
-            .args(["--fields", "overhead,dso,symbol", "--field-separator"])
+            .args([
+                "--fields",
+                "overhead,sample,dso,symbol",
+                "--field-separator",
+            ])
             .arg(BETWEEN.to_string())
             .arg("--input")
             .arg(&samples)
             .output()?;
         let told = ended_well(told)?;
-        Ok(Profile(parts(&String::from_utf8_lossy(&told.stdout))))
+        let profile = Profile(parts(&String::from_utf8_lossy(&told.stdout)));
+        match profile.samples() {
+            enough if enough >= FEWEST => Ok(profile),
+            few => Err(io::Error::other(format!(
+                "{few} samples in {} s say nothing: the server was hardly at work",
+                length.as_secs_f64()
+            ))),
+        }
     }
 
     /// The largest.
@@ -79,6 +99,11 @@ impl Profile {
     pub(crate) fn kernel(&self) -> f64 {
         let of_kernel = self.0.iter().filter(|part| part.object == KERNEL);
         of_kernel.map(|part| part.share).sum()
+    }
+
+    /// How many samples it rests on.
+    fn samples(&self) -> u64 {
+        self.0.iter().map(|part| part.samples).sum()
     }
 }
 
@@ -95,14 +120,16 @@ fn parts(told: &str) -> Vec<Part> {
 }
 
 fn part(line: &str) -> Option<Part> {
-    let mut fields = line.splitn(3, BETWEEN).map(str::trim);
+    let mut fields = line.splitn(4, BETWEEN).map(str::trim);
     let share: f64 = fields.next()?.strip_suffix('%')?.parse().ok()?;
+    let samples = fields.next()?.parse().ok()?;
     let object = fields.next()?.to_owned();
     // Before the name stands where it ran: `[k]` or `[.]`.
     let symbol = fields.next()?;
     let symbol = symbol.split_once("] ").map_or(symbol, |(_, name)| name);
     Some(Part {
         share: share / 100.0,
+        samples,
         object,
         symbol: symbol.to_owned(),
     })
@@ -114,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_line_is_a_share_an_object_and_a_name() {
-        let told = "\n 12.50%;[kernel.kallsyms]  ;[k] tcp_sendmsg_locked\n  2.50%;tidegate;[.] <a as b>::c\n";
+        let told = "\n 12.50%;   500;[kernel.kallsyms]  ;[k] tcp_sendmsg_locked\n  2.50%;100;tidegate;[.] <a as b>::c\n";
         let profile = Profile(parts(told));
         let names: Vec<_> = profile
             .largest(9)
@@ -123,10 +150,11 @@ mod tests {
             .collect();
         assert_eq!(names, ["tcp_sendmsg_locked", "<a as b>::c"]);
         assert!((profile.kernel() - 0.125).abs() < 1e-9);
+        assert_eq!(profile.samples(), 600);
     }
 
     #[test]
     fn a_heading_is_no_part() {
-        assert_eq!(part("# Overhead;Shared Object;Symbol"), None);
+        assert_eq!(part("# Overhead;Samples;Shared Object;Symbol"), None);
     }
 }
