@@ -44,8 +44,11 @@ const NESTS: &[(&[u8], &[u8])] = &[
     (b"", b" "),
 ];
 
+/// The words of a command.
+type Words = Vec<Vec<u8>>;
+
 /// The commands in some bytes, and what is wrong after them.
-fn commands(mut bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<(), Fault>) {
+fn commands(mut bytes: &[u8]) -> (Vec<Words>, Result<(), Fault>) {
     let mut found = Vec::new();
     loop {
         let mut arguments = Arguments::new();
@@ -63,7 +66,7 @@ fn commands(mut bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<(), Fault>) {
 }
 
 /// The first command of some bytes, or the fault, or nothing yet.
-fn first(bytes: &[u8]) -> Option<Result<(usize, Vec<Vec<u8>>), Fault>> {
+fn first(bytes: &[u8]) -> Option<Result<(usize, Words), Fault>> {
     let mut arguments = Arguments::new();
     match front(bytes, &mut arguments) {
         Ok(Front::Partial) => None,
@@ -75,7 +78,7 @@ fn first(bytes: &[u8]) -> Option<Result<(usize, Vec<Vec<u8>>), Fault>> {
     }
 }
 
-fn as_arrays(commands: &[Vec<Vec<u8>>]) -> Vec<u8> {
+fn as_arrays(commands: &[Words]) -> Vec<u8> {
     let mut out = Vec::new();
     for command in commands {
         out.extend(format!("*{}\r\n", command.len()).bytes());
