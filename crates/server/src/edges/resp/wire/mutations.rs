@@ -62,8 +62,11 @@ fn commands(mut bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<(), Fault>) {
     }
 }
 
-/// The first command of some bytes, or the fault, or nothing yet.
-fn first(bytes: &[u8]) -> Option<Result<(usize, Vec<Vec<u8>>), Fault>> {
+/// A command and its length in bytes, or the fault.
+type First = Result<(usize, Vec<Vec<u8>>), Fault>;
+
+/// The first command of some bytes; nothing if more must come.
+fn first(bytes: &[u8]) -> Option<First> {
     let mut arguments = Arguments::new();
     match front(bytes, &mut arguments) {
         Ok(Front::Partial) => None,
