@@ -42,6 +42,7 @@ mod resp_throttle;
 mod restart;
 mod server;
 mod shared;
+mod window;
 mod witness;
 mod xds;
 

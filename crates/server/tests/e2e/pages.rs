@@ -9,7 +9,8 @@ use tempfile::TempDir;
 use tidegate_parts::{copy, end, free_port, moved, replaced, search_path};
 
 use crate::http::Client;
-use crate::server::{BINARY, unit, wait_for};
+use crate::server::{BINARY, wait_for};
+use crate::window::unit;
 
 const ENVOY: &str = include_str!("../../../../docs/envoy.md");
 const PROXIES: &str = include_str!("../../../../docs/proxies.md");
