@@ -234,7 +234,7 @@ fn restart(server: Server, stand: &Stand) -> Server {
 
 /// With time enough for a busy Envoy to hear that it is about to end.
 fn start(grpc: &str) -> Server {
-    Server::with(&descriptors(), &["--grpc", grpc, "--drain-delay", "4"])
+    Server::with(&descriptors(), &["--grpc", grpc, "--drain-delay", "10"])
 }
 
 #[test]
