@@ -225,6 +225,10 @@ fn in_force(service: &Service, what: &str, standing: &Standing) {
         return;
     }
     service.metrics.load(&policy.rules);
+    // The reference has no keys, and the version counts what is read twice at the start.
+    if let (Some(statistics), true) = (&service.envoy_statistics, what != "keys") {
+        statistics.loaded();
+    }
     let reload = &service.metrics.reload;
     let stale = standing.stale();
     reload.successful.set(u64::from(stale.is_none()));

@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use crate::http::{Client, Reply, ask};
-use crate::server::{Server, unit};
+use crate::server::Server;
+use crate::window::unit;
 
 const REQUESTS: usize = 2_000;
 

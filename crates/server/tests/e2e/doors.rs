@@ -3,7 +3,8 @@
 use crate::grpc::{Caller, OK, request};
 use crate::http::Client;
 use crate::resp::{Redis, Value};
-use crate::server::{Server, unit};
+use crate::server::Server;
+use crate::window::unit;
 
 /// Every way in, open.
 struct Doors {

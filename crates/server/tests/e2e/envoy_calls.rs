@@ -7,7 +7,8 @@ use prost::Message;
 use crate::grpc::{Caller, HEALTH, OK, OVER, SHOULD_RATE_LIMIT, framed, request};
 use crate::http::Client;
 use crate::messages::{RateLimitOverride, RateLimitRequest};
-use crate::server::{Server, unit, wait_for};
+use crate::server::{Server, wait_for};
+use crate::window::unit;
 
 fn rules() -> String {
     let unit = unit();

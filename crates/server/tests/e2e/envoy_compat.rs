@@ -7,9 +7,9 @@ use std::process::Command;
 use tidegate_parts::free_port;
 
 use crate::http::{Client, Reply};
-use crate::server::{BINARY, Server, wait_for, write_whole};
+use crate::server::{BINARY, Server, wait_for};
 
-const CONFIG: &str = "domain: shop
+pub(crate) const CONFIG: &str = "domain: shop
 descriptors:
   - key: one
     rate_limit: { unit: year, requests_per_unit: 1 }
@@ -18,7 +18,7 @@ descriptors:
 ";
 
 /// A folder as the reference has it, and the environment that names it.
-fn deployment(config: &str) -> (tempfile::TempDir, Command) {
+pub(crate) fn deployment(config: &str) -> (tempfile::TempDir, Command) {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("ratelimit/config");
     std::fs::create_dir_all(&folder).unwrap();
@@ -32,12 +32,15 @@ fn deployment(config: &str) -> (tempfile::TempDir, Command) {
     (dir, command)
 }
 
-fn limits(server: &Server) -> std::path::PathBuf {
-    server.dir.path().join("ratelimit/config/limits")
+/// Replaces its file as a whole. The next one has a name that is never read.
+pub(crate) fn replace_limits(server: &Server, text: &str) {
+    let folder = server.dir.path().join("ratelimit/config");
+    std::fs::write(folder.join("..next"), text).unwrap();
+    std::fs::rename(folder.join("..next"), folder.join("limits")).unwrap();
 }
 
 /// One request with an entry for each of these keys, each in a descriptor of its own.
-fn ask(server: &Server, keys: &[&str]) -> Reply {
+pub(crate) fn ask(server: &Server, keys: &[&str]) -> Reply {
     let descriptors: Vec<String> = keys
         .iter()
         .map(|key| format!(r#"{{"entries": [{{"key": "{key}", "value": "x"}}]}}"#))
@@ -49,7 +52,7 @@ fn ask(server: &Server, keys: &[&str]) -> Reply {
     server.post("/json", &body)
 }
 
-fn asked<const N: usize>(server: &Server, keys: [&[&str]; N]) -> [u16; N] {
+pub(crate) fn asked<const N: usize>(server: &Server, keys: [&[&str]; N]) -> [u16; N] {
     keys.map(|keys| ask(server, keys).status)
 }
 
@@ -165,16 +168,13 @@ fn a_bad_first_configuration_leaves_it_listening_and_every_call_failing() {
         200,
         "it listens, and is not asked to say more"
     );
-    write_whole(&limits(&server), CONFIG);
+    replace_limits(&server, CONFIG);
     wait_for("a good configuration", || {
         (ask(&server, &["one"]).status == 200).then_some(())
     });
     assert_eq!(asked(&server, [&["one"]]), [429]);
     // From then on a bad one changes nothing.
-    write_whole(
-        &limits(&server),
-        "domain: shop\ndescriptors: [{ key: '' }]\n",
-    );
+    replace_limits(&server, "domain: shop\ndescriptors: [{ key: '' }]\n");
     server.signal("HUP");
     wait_for("the refusal", || {
         server.admin_get("/v1/rules").json()["stale"]
@@ -197,7 +197,7 @@ fn health_can_wait_for_a_configuration() {
     command.env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true");
     let server = Server::spawn(command, dir);
     assert_eq!(health(&server), 500);
-    write_whole(&limits(&server), CONFIG);
+    replace_limits(&server, CONFIG);
     wait_for("health", || (health(&server) == 200).then_some(()));
 }
 

@@ -6,14 +6,10 @@ use serde_json::json;
 use crate::grpc::{Caller, OK, OVER, descriptor, request};
 use crate::http::Client;
 use crate::messages::{RateLimitOverride, RateLimitRequest, RateLimitResponse};
-use crate::server::{Server, unit, wait_for};
+use crate::server::{Server, wait_for};
+use crate::window::{unit, window};
 
-/// The number of the unit that does not end while a test runs.
-fn long() -> i32 {
-    if unit() == "hour" { 3 } else { 4 }
-}
-
-/// A file of descriptors in which `LONG` is such a unit.
+/// A file of descriptors in which `LONG` is a unit that does not end while a test runs.
 fn server(file: &str, flags: &[&str]) -> Server {
     Server::with(&file.replace("LONG", unit()), flags)
 }
@@ -151,9 +147,9 @@ async fn a_status_tells_its_limit_its_name_and_the_end_of_its_window() {
     let told = caller.ask(&request("shop", &[&[("one", "x")]])).await;
     let status = &told.statuses[0];
     let limit = status.current_limit.as_ref().unwrap();
-    assert_eq!((limit.unit, limit.name.as_str()), (long(), "first"));
+    assert_eq!((limit.unit, &*limit.name), (window().number, "first"));
     let reset = status.duration_until_reset.as_ref().unwrap();
-    let length = if long() == 3 { 3_600 } else { 86_400 };
+    let length = i64::try_from(window().secs).unwrap();
     assert!(
         (1..=length).contains(&reset.seconds) && reset.nanos == 0,
         "{reset:?}"
@@ -216,7 +212,7 @@ async fn a_limit_that_comes_along_counts_with_the_written_one() {
         let mut asked = request(domain, &[&[("three", "x")]]);
         asked.descriptors[0].limit = Some(RateLimitOverride {
             requests_per_unit: requests,
-            unit: long(),
+            unit: window().number,
         });
         asked
     };

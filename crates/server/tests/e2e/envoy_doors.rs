@@ -258,7 +258,7 @@ async fn at_the_end_calls_in_flight_are_finished_and_no_more_are_taken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_silent_or_speaks_something_else_is_cut_off() {
-    let server = Server::with(RULES, &["--idle", "1"]);
+    let server = Server::with(RULES, &["--idle", "5"]);
     let mut silent = TcpStream::connect(&server.grpc).await.unwrap();
     let mut other = TcpStream::connect(&server.grpc).await.unwrap();
     other

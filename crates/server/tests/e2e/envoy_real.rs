@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_parts::{Make, ReverseProxy, Upstream, free_port, moved};
 
 use crate::http::{Client, Reply};
-use crate::server::{Server, metric, unit, wait_for};
+use crate::server::{Server, metric, wait_for};
+use crate::window::{unit, window};
 
 /// A machine that is busy must not look like a service that is away.
 const PATIENT: (&str, &str) = ("timeout: 0.25s", "timeout: 20s");
@@ -133,8 +134,7 @@ fn envoy_lets_pass_what_may_and_refuses_the_rest_with_headers() {
     assert_eq!(refused.header("x-envoy-ratelimited"), Some("true"));
     assert_eq!(stand.backend.take(), []);
     // Envoy's own headers are made of what the service says about each descriptor.
-    let window = if unit() == "hour" { 3_600 } else { 86_400 };
-    let own = format!("2, 2;w={window}");
+    let own = format!("2, 2;w={}", window().secs);
     let told = |value: &(String, String)| value.0 == "x-ratelimit-limit" && value.1 == own;
     assert!(refused.headers.iter().any(told), "{refused:?}");
     assert_eq!(stand.user("bea", "/a").status, 200, "another user");
@@ -234,7 +234,7 @@ fn restart(server: Server, stand: &Stand) -> Server {
 
 /// With time enough for a busy Envoy to hear that it is about to end.
 fn start(grpc: &str) -> Server {
-    Server::with(&descriptors(), &["--grpc", grpc, "--drain-delay", "4"])
+    Server::with(&descriptors(), &["--grpc", grpc, "--drain-delay", "10"])
 }
 
 #[test]

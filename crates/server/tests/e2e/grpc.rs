@@ -62,10 +62,14 @@ impl Caller {
 
     /// A whole call, as bytes.
     pub(crate) async fn call(&self, path: &str, body: Bytes) -> Called {
+        self.try_call(path, body).await.unwrap()
+    }
+
+    async fn try_call(&self, path: &str, body: Bytes) -> Result<Called, h2::Error> {
         let request = Request::post(format!("http://tidegate{path}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
-        self.send(request.body(()).unwrap(), body).await.unwrap()
+        self.send(request.body(()).unwrap(), body).await
     }
 
     /// A request of any kind.
@@ -101,10 +105,18 @@ impl Caller {
 
     /// Asks about a request.
     pub(crate) async fn ask(&self, request: &RateLimitRequest) -> RateLimitResponse {
-        let called = self.call(SHOULD_RATE_LIMIT, framed(request)).await;
+        self.try_ask(request).await.unwrap()
+    }
+
+    /// The same; an error if the connection ends first.
+    pub(crate) async fn try_ask(
+        &self,
+        request: &RateLimitRequest,
+    ) -> Result<RateLimitResponse, h2::Error> {
+        let called = self.try_call(SHOULD_RATE_LIMIT, framed(request)).await?;
         assert_eq!(called.code.as_deref(), Some("0"), "{called:?}");
         assert_eq!(called.headers["content-type"], "application/grpc");
-        RateLimitResponse::decode(&called.body[5..]).unwrap()
+        Ok(RateLimitResponse::decode(&called.body[5..]).unwrap())
     }
 
     /// Asks about something that gets no verdict; the status and the text.

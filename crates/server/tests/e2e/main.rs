@@ -20,7 +20,10 @@ mod envoy_calls;
 mod envoy_compat;
 mod envoy_descriptors;
 mod envoy_doors;
+mod envoy_files;
 mod envoy_real;
+mod envoy_statistics;
+mod envoy_variables;
 mod grpc;
 mod hostile;
 mod http;
@@ -42,6 +45,7 @@ mod resp_throttle;
 mod restart;
 mod server;
 mod shared;
+mod window;
 mod witness;
 mod xds;
 

@@ -9,7 +9,9 @@ use tempfile::TempDir;
 use tidegate_parts::{copy, end, free_port, moved, replaced, search_path};
 
 use crate::http::Client;
-use crate::server::{BINARY, unit, wait_for};
+use crate::proxies::PATIENT;
+use crate::server::{BINARY, wait_for};
+use crate::window::unit;
 
 const ENVOY: &str = include_str!("../../../../docs/envoy.md");
 const PROXIES: &str = include_str!("../../../../docs/proxies.md");
@@ -47,10 +49,12 @@ impl Reader {
         let edits = ports.iter().map(|(from, to)| (&**from, &**to));
         // A window that ends in between, or a machine that is busy, is not what the page is about.
         let window = format!("unit: {}", unit());
-        let patient = [("unit: hour", &*window), ("timeout: 0.25s", "timeout: 20s")];
-        let edits = edits
-            .chain([("http.server 3000", &*backend)])
-            .chain(patient);
+        let others = [
+            ("unit: hour", &*window),
+            ("timeout: 0.25s", "timeout: 20s"),
+            ("http.server 3000", &*backend),
+        ];
+        let edits = edits.chain(others).chain(PATIENT);
         with(&edits.collect::<Vec<_>>())
     }
 

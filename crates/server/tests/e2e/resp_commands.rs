@@ -1,7 +1,8 @@
 //! The commands that Redis clients send, one by one.
 
 use crate::resp::{Redis, Value};
-use crate::server::{Server, unit};
+use crate::server::Server;
+use crate::window::unit;
 
 const NONE: &str = "version: 1\nrules: []\n";
 

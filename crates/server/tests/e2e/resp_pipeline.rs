@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use crate::resp::{Redis, Value, command};
+use crate::resp::{Value, command};
 use crate::server::{DEADLINE, Server, wait_for};
 
 const NONE: &str = "version: 1\nrules: []\n";
@@ -179,9 +179,9 @@ fn who_does_not_read_answers_is_not_read_from_and_cut_off() {
             assert!(taken < 256 << 20, "all of it is taken");
         }
     });
-    let mut good = server.redis();
     wait_for("the hog to be cut off", || {
-        assert_eq!(good.ask("PING"), Value::Simple("PONG".to_owned()));
+        // On a connection of its own each time: one that is kept might be idle on a busy machine.
+        assert_eq!(server_answers(&server), "PONG");
         sending.is_finished().then_some(())
     });
     sending.join().unwrap();
@@ -241,29 +241,4 @@ fn a_socket_in_the_file_system_is_a_door_too() {
     let mut told = String::new();
     stream.read_to_string(&mut told).unwrap();
     assert_eq!(told, "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n+OK\r\n");
-}
-
-/// What an idle connection costs: 8 KiB at most, measured after a command each.
-#[test]
-fn idle_connections_cost_little() {
-    const MANY: usize = 400;
-    let server = Server::with_resp(NONE, &[]);
-    let resident = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.unwrap().trim().trim_end_matches(" kB");
-        kib.parse::<usize>().unwrap() * 1024
-    };
-    let address = server.resp();
-    let open = || {
-        let mut redis = Redis::connect(address);
-        assert_eq!(redis.ask("CL.THROTTLE k 9999 1 60").integers()[0], 0);
-        redis
-    };
-    // The first ones pay for what all share.
-    let mut connections: Vec<_> = (0..100).map(|_| open()).collect();
-    let before = resident();
-    connections.extend((0..MANY).map(|_| open()));
-    let each = resident().saturating_sub(before) / MANY;
-    assert!(each <= 8 << 10, "{each} bytes each");
 }

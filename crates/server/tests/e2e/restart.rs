@@ -5,7 +5,8 @@ use std::path::Path;
 use tidegate_parts::Server as Redis;
 
 use crate::http::ask;
-use crate::server::{Server, unit, wait_for};
+use crate::server::{Server, wait_for};
+use crate::window::unit;
 
 /// A node that keeps what it knows in `data`.
 fn node(store: &str, data: &Path) -> Server {

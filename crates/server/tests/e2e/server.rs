@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -237,13 +237,4 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         assert!(begun.elapsed() < DEADLINE, "waited too long for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// A window that does not end while the test runs.
-pub(crate) fn unit() -> &'static str {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap()
-        .as_secs();
-    if now % 3600 < 3480 { "hour" } else { "day" }
 }

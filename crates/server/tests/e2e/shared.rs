@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use tidegate_parts::{Authority, Cluster, Program, Sentinels, Server as Redis, free_port};
 
 use crate::http::{Client, ask};
-use crate::server::{BINARY, DEADLINE, Server, unit};
+use crate::server::{BINARY, DEADLINE, Server};
+use crate::window::unit;
 
 fn node(store: &str) -> Server {
     with_rules(store, &[("r", "ip", 100)])

@@ -1,5 +1,6 @@
 //! A good client beside the bad ones: it asks all the while, and every answer must come.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -9,6 +10,44 @@ use crate::grpc::{Caller, OK, request};
 use crate::http::{Client, ask};
 use crate::resp::Redis;
 use crate::server::{Server, wait_for};
+
+/// Half the shortest idle time of a server beside which somebody is asked to witness.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// A connection that is kept from one request to the next, as clients keep theirs.
+///
+/// A thread that did not run for long finds it closed as idle, and takes another. Whoever asked a moment
+/// ago cannot be idle: closed then is closed on a good client.
+struct Kept<C> {
+    connection: C,
+    asked: Instant,
+}
+
+impl<C> Kept<C> {
+    fn new(connection: C) -> Self {
+        Kept {
+            connection,
+            asked: Instant::now(),
+        }
+    }
+
+    fn ask<A, E: std::fmt::Debug>(
+        &mut self,
+        connect: impl FnOnce() -> C,
+        mut ask: impl FnMut(&mut C) -> Result<A, E>,
+    ) -> A {
+        // The server counts from its answer, which is after the question.
+        let was_quiet = self.asked.elapsed() >= QUIET;
+        self.asked = Instant::now();
+        match ask(&mut self.connection) {
+            Err(_) if was_quiet => {
+                self.connection = connect();
+                ask(&mut self.connection).unwrap()
+            }
+            answer => answer.unwrap(),
+        }
+    }
+}
 
 /// Asks in a thread of its own until it is told to stop.
 pub(crate) struct Witness {
@@ -42,13 +81,17 @@ impl Witness {
     /// Checks on the HTTP port: on a connection that stays, and now and then on one that is new.
     pub(crate) fn of_http(server: &Server) -> Self {
         let (address, body) = (server.http, ask("192.0.2.99", "/"));
-        let mut kept = Client::connect(address);
+        let mut kept = Kept::new(Client::connect(address));
         let mut turn = 0;
         Witness::asking(move || {
             turn += 1;
+            let ask = |client: &mut Client| {
+                client.send("POST", "/v1/check", &[], &body)?;
+                client.receive()
+            };
             let reply = match turn % 8 {
-                0 => Client::connect(address).post("/v1/check", &body),
-                _ => kept.post("/v1/check", &body),
+                0 => ask(&mut Client::connect(address)).unwrap(),
+                _ => kept.ask(|| Client::connect(address), ask),
             };
             assert_eq!(reply.status, 200, "{}", reply.body);
         })
@@ -59,16 +102,15 @@ impl Witness {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().build().unwrap();
         let (address, asked) = (server.grpc.clone(), request("shop", &[&[("a", "b")]]));
-        let mut kept = runtime.block_on(Caller::connect_to(&address));
+        let mut kept = Kept::new(runtime.block_on(Caller::connect_to(&address)));
         let mut turn = 0;
         Witness::asking(move || {
             turn += 1;
-            let answer = runtime.block_on(async {
-                if turn % 8 == 0 {
-                    kept = Caller::connect_to(&address).await;
-                }
-                kept.ask(&asked).await
-            });
+            let connect = || runtime.block_on(Caller::connect_to(&address));
+            if turn % 8 == 0 {
+                kept = Kept::new(connect());
+            }
+            let answer = kept.ask(connect, |caller| runtime.block_on(caller.try_ask(&asked)));
             assert_eq!(answer.overall_code, OK);
         })
     }
@@ -76,14 +118,22 @@ impl Witness {
     /// Commands on the port for Redis clients, in the same way.
     pub(crate) fn of_resp(server: &Server) -> Self {
         let address = server.resp();
-        let mut kept = Redis::connect(address);
+        let mut kept = Kept::new(Redis::connect(address));
         let mut turn = 0;
         Witness::asking(move || {
             turn += 1;
             if turn % 8 == 0 {
-                kept = Redis::connect(address);
+                kept = Kept::new(Redis::connect(address));
             }
-            let answer = kept.ask("CL.THROTTLE good 1000000 1000000 1");
+            let answer = kept.ask(
+                || Redis::connect(address),
+                |redis| {
+                    redis
+                        .stream()
+                        .write_all(b"CL.THROTTLE good 1000000 1000000 1\r\n")?;
+                    redis.receive()
+                },
+            );
             assert_eq!(answer.integers()[0], 0, "{answer:?}");
         })
     }

@@ -10,7 +10,8 @@ use crate::history::{History, Record, now};
 use crate::http::ask;
 use crate::load::Load;
 use crate::rates::Rate;
-use crate::server::{Server, unit, wait_for};
+use crate::server::{Server, wait_for};
+use crate::window::unit;
 
 /// At the loss half of one limit is used, three quarters of another, and nearly all of the third.
 const BEFORE: Duration = Duration::from_secs(5);

@@ -8,7 +8,8 @@ use tidegate_parts::Cluster;
 
 use crate::fleet::wait_exact;
 use crate::history::{Answer, Source};
-use crate::server::{Server, unit};
+use crate::server::Server;
+use crate::window::unit;
 
 const USER: u64 = 10;
 const TENANT: u64 = 60;

@@ -26,3 +26,6 @@ mod http;
 #[path = "../e2e/server.rs"]
 #[allow(dead_code, reason = "the target `e2e` uses the rest")]
 mod server;
+#[path = "../e2e/window.rs"]
+#[allow(dead_code, reason = "the target `e2e` uses the rest")]
+mod window;

@@ -3,6 +3,8 @@
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::units::Nanos;
 
+use crate::window::window;
+
 /// What all nodes together admit without the store, in hundredths of a limit.
 pub(crate) const SHARE: u64 = 80;
 
@@ -41,11 +43,7 @@ impl Rate {
 
     /// Never used up and never forgotten: every admission can be found in the store afterwards.
     pub(crate) fn ledger() -> Rate {
-        let hours = match crate::server::unit() {
-            "hour" => 1,
-            _ => 24,
-        };
-        Rate::window("ledger", 1_000_000, Nanos::from_secs(hours * 3_600))
+        Rate::window("ledger", 1_000_000, Nanos::from_secs(window().secs))
     }
 
     /// What it promises, at so many hundredths of it.

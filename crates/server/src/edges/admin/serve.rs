@@ -153,8 +153,7 @@ pub(super) fn metrics_page(service: &Service) -> Answer {
     let metrics = &service.metrics;
     let mut page = metrics.expose(env!("CARGO_PKG_VERSION"), &facts);
     if let Some(statistics) = &service.envoy_statistics {
-        let loads = service.limiter.policy().get().version();
-        page += &statistics.expose(loads, metrics.reload.rejected.get());
+        page += &statistics.expose(metrics.reload.rejected.get());
     }
     let mut answer = Response::new(Bytes::from(page).into());
     let content_type = HeaderValue::from_static(Exposition::CONTENT_TYPE);

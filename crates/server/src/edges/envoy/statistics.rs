@@ -26,6 +26,7 @@ pub(crate) struct Statistics {
     domains: RwLock<HashMap<Box<str>, Paths>>,
     paths: AtomicUsize,
     without_series: Counter,
+    loads: Counter,
     calls: Counter,
     domain_not_found: Counter,
     global_shadow_mode: Counter,
@@ -63,12 +64,18 @@ impl Statistics {
             domains: RwLock::default(),
             paths: AtomicUsize::new(0),
             without_series: Counter::default(),
+            loads: Counter::default(),
             calls: Counter::default(),
             domain_not_found: Counter::default(),
             global_shadow_mode: Counter::default(),
             store_errors: Counter::default(),
             service_errors: Counter::default(),
         }
+    }
+
+    /// Counts a configuration that came into force.
+    pub(crate) fn loaded(&self) {
+        self.loads.inc();
     }
 
     /// Counts a call.
@@ -123,9 +130,8 @@ impl Statistics {
         Some(Arc::clone(hit))
     }
 
-    /// Writes them; `loads` and `load_errors` are how often the configuration came into force and
-    /// was refused.
-    pub(crate) fn expose(&self, loads: u64, load_errors: u64) -> String {
+    /// Writes them; `load_errors` is how often a configuration was refused.
+    pub(crate) fn expose(&self, load_errors: u64) -> String {
         let mut page = Exposition::default();
         self.expose_hits(&mut page);
         let counts = [
@@ -169,7 +175,7 @@ impl Statistics {
             &mut page,
             "ratelimit_service_config_load_success",
             help,
-            loads,
+            self.loads.get(),
         );
         let help = "Configurations that were refused.";
         single(
@@ -326,7 +332,9 @@ mod tests {
             let hit = statistics.hit("d", path).unwrap();
             hit.add(added(0, 3, false));
         }
-        let page = statistics.expose(2, 1);
+        statistics.loaded();
+        statistics.loaded();
+        let page = statistics.expose(1);
         let lines = [
             r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="ip_10_0_0_1"} 3"#,
             r#"ratelimit_service_rate_limit_within_limit{domain="d",key1="a_b",key2="c"} 3"#,

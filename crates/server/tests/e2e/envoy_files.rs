@@ -1,0 +1,98 @@
+//! What a file of descriptors may say and what it may not, by a server that reads it while it runs.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::http::Reply;
+use crate::server::{Server, wait_for};
+use crate::window::unit;
+
+/// Each file has one fault, and beside it lies what is said about it.
+const BAD: &str = "../../tests/fixtures/descriptors/bad";
+
+fn ask(server: &Server, key: &str) -> Reply {
+    let entry = format!(r#"{{"entries": [{{"key": "{key}", "value": "x"}}]}}"#);
+    let body = format!(r#"{{"domain": "shop", "descriptors": [{entry}]}}"#);
+    server.post("/json", &body)
+}
+
+/// Why the file that is there is not in force, with its name but not its folder.
+fn refused(server: &Server) -> Option<String> {
+    let told = server.admin_get("/v1/rules").json();
+    let folder = format!("{}/", server.dir.path().display());
+    Some(told["stale"].as_str()?.replace(&folder, ""))
+}
+
+fn replace(server: &Server, text: &str) {
+    server.write("rules.yaml", text);
+    server.admin_post("/v1/reload", "");
+}
+
+#[test]
+fn every_bad_file_is_refused_with_its_cause_and_the_old_one_stays() {
+    let limit = format!("{{ unit: {}, requests_per_unit: 1000 }}", unit());
+    let good = format!("domain: shop\ndescriptors: [{{ key: one, rate_limit: {limit} }}]\n");
+    let server = Server::start(&good);
+    let folder = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(BAD)).unwrap();
+    let files = folder.map(|entry| entry.unwrap().path());
+    let files: Vec<_> = files
+        .filter(|path| path.extension() == Some("yaml".as_ref()))
+        .collect();
+    assert!(files.len() >= 40, "{} files", files.len());
+    for (before, path) in files.iter().enumerate() {
+        let name = path.display();
+        let read = |extension| std::fs::read_to_string(path.with_extension(extension)).unwrap();
+        replace(&server, &read("yaml"));
+        let told = wait_for("the refusal", || refused(&server));
+        let causes = read("txt");
+        assert!(!causes.trim().is_empty(), "{name} has no cause");
+        for cause in causes.lines() {
+            assert!(told.contains(cause), "{name}: {told}\nwithout {cause}");
+        }
+        let status = &ask(&server, "one").json()["statuses"][0];
+        let left = status["limitRemaining"].as_u64();
+        assert_eq!(left, Some(999 - before as u64), "{name}: {status}");
+        // So that the next refusal is that of the next file.
+        replace(&server, &good);
+        wait_for("the good one", || refused(&server).is_none().then_some(()));
+    }
+}
+
+#[test]
+fn every_unit_counts_from_multiples_of_its_length_since_1970() {
+    const DAY: u64 = 86_400;
+    let units = [
+        ("second", 1),
+        ("MINUTE", 60),
+        ("Hour", 3_600),
+        ("day", DAY),
+        ("week", 7 * DAY),
+        ("month", 30 * DAY),
+        ("year", 365 * DAY),
+    ];
+    let node = |(unit, _): &(&str, u64)| {
+        format!("  - {{ key: {unit}, rate_limit: {{ unit: {unit}, requests_per_unit: 9 }} }}\n")
+    };
+    let nodes: String = units.iter().map(node).collect();
+    let server = Server::start(&format!("domain: shop\ndescriptors:\n{nodes}"));
+    let now = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs()
+    };
+    for (unit, length) in units {
+        // A window that ended while the answer was made says nothing.
+        let (reply, asked) = wait_for("an answer within one window", || {
+            let asked = now();
+            let reply = ask(&server, unit);
+            (now() / length == asked / length).then_some((reply, asked..=now()))
+        });
+        let status = &reply.json()["statuses"][0];
+        assert_eq!(status["currentLimit"]["unit"], unit.to_uppercase());
+        let reset = status["durationUntilReset"].as_str().unwrap();
+        let reset: u64 = reset.trim_end_matches('s').parse().unwrap();
+        let ends = asked.map(|now| length - now % length);
+        assert!(ends.into_iter().any(|end| end == reset), "{unit}: {reset}");
+    }
+}

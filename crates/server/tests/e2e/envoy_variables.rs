@@ -1,0 +1,77 @@
+//! Variables of the reference that change an answer, or where it is given.
+
+use serde_json::json;
+
+use crate::envoy_compat::{CONFIG, ask, asked, deployment};
+use crate::grpc::{Caller, OK, OVER, request};
+use crate::server::Server;
+
+#[test]
+fn quota_mode_makes_every_descriptor_a_budget() {
+    let (dir, mut command) = deployment(CONFIG);
+    command.env("QUOTA_MODE", "true");
+    let server = Server::spawn(command, dir);
+    let both: &[&str] = &["one", "four"];
+    assert_eq!(
+        asked(&server, [both, both, both, both, both]),
+        [200, 200, 200, 200, 429],
+        "until both are used up"
+    );
+    let codes = |keys: &[&str]| {
+        let reply = ask(&server, keys);
+        let statuses = reply.json()["statuses"].clone();
+        let codes = statuses.as_array().unwrap().iter();
+        let codes: Vec<_> = codes.map(|status| status["code"].clone()).collect();
+        (reply.status, json!(codes))
+    };
+    // What nobody wrote a limit for always has room.
+    assert_eq!(codes(&["one", "none"]), (200, json!(["OVER_LIMIT", "OK"])));
+    assert_eq!(codes(&["one"]), (429, json!(["OVER_LIMIT"])));
+}
+
+#[test]
+fn what_was_asked_is_told_as_metadata_if_wanted() {
+    let config = CONFIG.replace(
+        "  - key: four",
+        "  - key: four\n    metadata: { plan: basic }",
+    );
+    let (dir, mut command) = deployment(&config);
+    command.env("RESPONSE_DYNAMIC_METADATA", "true");
+    let server = Server::spawn(command, dir);
+    let told = |keys: &[&str]| ask(&server, keys).json()["dynamicMetadata"].clone();
+    let descriptors = json!([{"entries": ["four=x"]}, {"entries": ["none=x"]}]);
+    let wanted =
+        json!({"domain": "shop", "descriptors": descriptors, "metadata": {"plan": "basic"}});
+    assert_eq!(told(&["four", "none"]), wanted);
+    let hits = r#"{"domain": "shop", "hitsAddend": 2, "descriptors": [
+        {"entries": [{"key": "four", "value": "x"}], "hitsAddend": 3,
+         "limit": {"requestsPerUnit": 9, "unit": "YEAR"}}]}"#;
+    let told = server.post("/json", hits).json()["dynamicMetadata"].clone();
+    assert_eq!(told["hitsAddend"], 2.0, "{told}");
+    assert_eq!(told["descriptors"][0]["hitsAddend"], 3.0, "{told}");
+    assert!(told["descriptors"][0]["limit"].is_string(), "{told}");
+
+    let (dir, command) = deployment(&config);
+    let server = Server::spawn(command, dir);
+    let reply = ask(&server, &["four"]).json();
+    assert!(reply.get("dynamicMetadata").is_none(), "{reply}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_takes_the_place_of_the_port() {
+    let (dir, mut command) = deployment(CONFIG);
+    let socket = dir.path().join("limits.sock");
+    command
+        .env("GRPC_UDS", &socket)
+        .env("PORT", "0")
+        .env("HOST", "127.0.0.1")
+        .env("DEBUG_PORT", "0")
+        .env("LOG_FORMAT", "json");
+    let server = Server::attend(command, dir);
+    assert_eq!(server.grpc, format!("unix:{}", socket.display()));
+    let caller = Caller::connect(&server).await;
+    let asked = request("shop", &[&[("one", "x")]]);
+    for code in [OK, OVER] {
+        assert_eq!(caller.ask(&asked).await.overall_code, code);
+    }
+}
