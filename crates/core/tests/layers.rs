@@ -38,7 +38,7 @@ const MAY_USE: [(&str, &[&str]); 11] = [
             "rules",
         ],
     ),
-    ("event", &["engine", "request"]),
+    ("event", &["engine", "request", "store"]),
 ];
 
 fn files(path: &Path, found: &mut Vec<PathBuf>) {
