@@ -307,11 +307,15 @@ fn a_limit_of_the_request_shares_the_counter_of_the_same_unit() {
 }
 
 #[test]
-fn a_limit_above_what_a_window_holds_is_told_as_written() {
+fn a_limit_above_what_a_window_holds_is_told_as_written_and_what_is_left_as_it_is() {
     let bench = Bench::new(THREE_KINDS);
-    let most = u32::MAX;
-    let told = format!("pass: ok {} of {most}/year", most - 1);
-    bench.check(&format!("user=a limit={most}/year"), &told);
+    let (most, counted) = (u32::MAX, u32::MAX / 2);
+    let asked = format!("user=a limit={most}/year");
+    let told = format!("pass: ok {} of {most}/year", counted - 1);
+    bench.check(&asked, &told);
+    let told = format!("pass: ok 0 of {most}/year");
+    bench.check(&format!("{asked} hits={}", counted - 1), &told);
+    bench.check(&asked, &format!("refuse: over 0 of {most}/year"));
 }
 
 #[test]
