@@ -20,11 +20,15 @@ pub struct Described<'a> {
     pub descriptors: SmallVec<[Descriptor<'a>; 4]>,
 }
 
+/// A key and a value. The operator chooses the key; the value may be anything a client has sent, so it
+/// is owned where it had to be made readable.
+pub type DescriptorEntry<'a> = (&'a str, Cow<'a, str>);
+
 /// One description of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Descriptor<'a> {
     /// Keys and values, from the general to the special.
-    pub entries: SmallVec<[(&'a str, &'a str); 4]>,
+    pub entries: SmallVec<[DescriptorEntry<'a>; 4]>,
     /// A limit that the caller brings along, instead of what the files say.
     pub own: Option<OwnLimit>,
     /// What this is about to use.

@@ -143,7 +143,7 @@ fn of_http() -> Vec<Row> {
         (
             door,
             "a body for `/json`",
-            size(envoy::wire::LARGEST),
+            size(envoy::json::LARGEST),
             "400",
         ),
     ]
@@ -205,12 +205,6 @@ fn of_grpc() -> Vec<Row> {
             door,
             "a domain, the key of an entry",
             size(envoy::wire::LONGEST_KEY),
-            bad,
-        ),
-        (
-            door,
-            "the value of an entry",
-            size(http::wire::LONGEST_VALUE),
             bad,
         ),
         (door, "time to agree on TLS", secs(tls::DEADLINE), "closed"),

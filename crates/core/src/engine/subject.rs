@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 
+use crate::described::DescriptorEntry;
 use crate::request::Request;
 use crate::rules::{By, Rule, Value, value_of};
 use crate::subject::{Fingerprint, FingerprintKey, SubjectHasher};
@@ -35,14 +36,14 @@ const DESCRIBED: &str = "tidegate/envoy";
 pub(super) fn described(
     key: &FingerprintKey,
     domain: &str,
-    entries: &[(&str, &str)],
+    entries: &[DescriptorEntry<'_>],
     shared: &[(usize, &str)],
 ) -> Fingerprint {
     let mut hasher = key.subject(DESCRIBED);
     hasher.part(domain.as_bytes());
     for (i, (key, value)) in entries.iter().enumerate() {
         let pattern = shared.iter().find(|(at, _)| *at == i);
-        let value = pattern.map_or(*value, |(_, pattern)| pattern);
+        let value = pattern.map_or(&**value, |(_, pattern)| pattern);
         hasher.part(key.as_bytes());
         hasher.part(value.as_bytes());
     }

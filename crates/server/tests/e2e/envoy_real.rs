@@ -141,6 +141,45 @@ fn envoy_lets_pass_what_may_and_refuses_the_rest_with_headers() {
     assert_eq!(stand.get("/a", &[]).status, 200, "no user");
 }
 
+/// Envoy lets pass what gets no verdict. So whatever a client sends must get one, or it has switched its
+/// limits off.
+#[test]
+fn nothing_a_client_can_send_takes_its_limit_away() {
+    let server = Server::start(&descriptors());
+    let other = ("header_name: \":method\"", "header_name: x-other");
+    let stand = Stand::before(&server, &[other]);
+    let ask = |path: &str, user: &[u8], other: &[u8]| {
+        let mut client = Client::connect(stand.envoy.address());
+        let head = format!("GET {path} HTTP/1.1\r\nhost: envoy\r\nx-user: ");
+        let ask = [head.as_bytes(), user, b"\r\nx-other: ", other, b"\r\n\r\n"].concat();
+        client.send_raw(&ask).unwrap();
+        client.receive().unwrap().status
+    };
+    let (long, path) = (vec![b'x'; 5_000], format!("/{}", "p".repeat(5_000)));
+    let users: [&[u8]; 6] = [
+        b"ada",
+        &long,
+        &long[1..],
+        b"\xff",
+        b"\xfe\xff",
+        "\u{fffd}".as_bytes(),
+    ];
+    for user in users {
+        let statuses = [(); 2].map(|()| ask("/a", user, b"y"));
+        assert_eq!(statuses, [200, 200], "each has a limit of its own");
+        let odd: [(&str, &[u8]); 4] = [
+            ("/a", b"y"),
+            (&path, b"y"),
+            ("/a", &long),
+            (&path, b"\xc3\x28\xff"),
+        ];
+        for (path, other) in odd {
+            assert_eq!(ask(path, user, other), 429, "{} bytes", user.len());
+        }
+    }
+    assert_eq!(stand.figure("cluster.backend.ratelimit.error"), 0);
+}
+
 #[test]
 fn a_limit_that_only_watches_refuses_nothing() {
     let server = Server::start(&descriptors());

@@ -151,7 +151,7 @@ pub(crate) fn framed(message: &impl Message) -> Bytes {
 pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |(key, value): &(&str, &str)| Entry {
         key: (*key).to_owned(),
-        value: (*value).to_owned(),
+        value: (*value).into(),
     };
     RateLimitDescriptor {
         entries: entries.iter().map(entry).collect(),

@@ -29,8 +29,9 @@ pub(crate) struct RateLimitDescriptor {
 pub(crate) struct Entry {
     #[prost(string, tag = "1")]
     pub(crate) key: String,
-    #[prost(string, tag = "2")]
-    pub(crate) value: String,
+    /// Text by its definition; Envoy sends what its client sent, whatever that is.
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) value: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

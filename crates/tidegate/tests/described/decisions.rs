@@ -257,6 +257,21 @@ fn what_has_been_used_is_counted_though_it_does_not_fit() {
     bench.check("user=a", "pass: ok 2 of 3/minute");
 }
 
+/// What is used under a limit that was smaller wrote the counter anew under that, and what the larger
+/// had counted was gone.
+#[test]
+fn what_has_been_used_under_a_smaller_limit_does_not_wipe_the_larger() {
+    let bench = Bench::new(THREE_KINDS);
+    bench.check(
+        "user=a limit=100/minute hits=100",
+        "pass: ok 0 of 100/minute",
+    );
+    bench.check("user=a limit=1/minute used=1", "refuse: over 0 of 1/minute");
+    bench.check("user=a limit=100/minute", "refuse: over 0 of 100/minute");
+    bench.check("user=a used=1", "refuse: over 0 of 3/minute");
+    bench.check("user=a limit=100/minute", "refuse: over 0 of 100/minute");
+}
+
 #[test]
 fn what_is_given_back_can_be_had_again_and_no_more() {
     let bench = Bench::new(THREE_KINDS);
@@ -292,11 +307,15 @@ fn a_limit_of_the_request_shares_the_counter_of_the_same_unit() {
 }
 
 #[test]
-fn a_limit_above_what_a_window_holds_is_told_as_written() {
+fn a_limit_above_what_a_window_holds_is_told_as_written_and_what_is_left_as_it_is() {
     let bench = Bench::new(THREE_KINDS);
-    let most = u32::MAX;
-    let told = format!("pass: ok {} of {most}/year", most - 1);
-    bench.check(&format!("user=a limit={most}/year"), &told);
+    let (most, counted) = (u32::MAX, u32::MAX / 2);
+    let asked = format!("user=a limit={most}/year");
+    let told = format!("pass: ok {} of {most}/year", counted - 1);
+    bench.check(&asked, &told);
+    let told = format!("pass: ok 0 of {most}/year");
+    bench.check(&format!("{asked} hits={}", counted - 1), &told);
+    bench.check(&asked, &format!("refuse: over 0 of {most}/year"));
 }
 
 #[test]

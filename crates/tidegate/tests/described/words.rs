@@ -41,7 +41,7 @@ fn descriptor(words: &str) -> Descriptor<'_> {
             }
             Some(_) => {
                 let entries = word.split(',').map(|entry| entry.split_once('=').unwrap());
-                descriptor.entries = entries.collect();
+                descriptor.entries = entries.map(|(key, value)| (key, value.into())).collect();
             }
         }
     }

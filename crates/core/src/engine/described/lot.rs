@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::algorithms::Limit;
-use crate::described::{Described, Descriptor, Metadata, OwnLimit, Unit};
+use crate::described::{Described, Descriptor, DescriptorEntry, Metadata, OwnLimit, Unit};
 use crate::engine::subject;
 use crate::rules::{Class, Domain, Found, RuleSet, stats_key, window, written};
 use crate::subject::{Fingerprint, FingerprintKey};
@@ -119,10 +119,10 @@ impl<'r> Search<'r, '_> {
     }
 
     /// A limit of the request's own. It has no name and no mode.
-    fn brought(&self, own: OwnLimit, entries: &[(&str, &str)]) -> Limited<'r> {
+    fn brought(&self, own: OwnLimit, entries: &[DescriptorEntry<'_>]) -> Limited<'r> {
         let precision = self.rules.descriptors.precision;
         let shown = entries.iter();
-        let shown = shown.map(|(key, value)| (*key, Some(*value).filter(|v| !v.is_empty())));
+        let shown = shown.map(|(key, value)| (*key, Some(&**value).filter(|v| !v.is_empty())));
         Limited {
             subject: subject::described(self.key, &self.domain.name, entries, &[]),
             requests: own.requests,

@@ -114,16 +114,22 @@ impl<'r> Inquiry<'r> {
             reset_after: Some(limited.unit.left_at(at)),
             quota: self.is_quota(limited),
             metadata: limited.metadata,
-            used_before: limited.requests - rest(limited, capacity, left_before),
+            used_before: enforced(limited).saturating_sub(rest(limited, capacity, left_before)),
             stats: Some(limited.stats.clone()),
         }
     }
 }
 
-/// What is left of a limit as written, when `left` is of what its window counts.
+/// What is left of a limit, when `left` is of what its counter was charged under.
 fn rest(limited: &Limited<'_>, capacity: u64, left: u64) -> u32 {
     let used = u32::try_from(capacity.saturating_sub(left)).unwrap_or(u32::MAX);
-    limited.requests.saturating_sub(used)
+    enforced(limited).saturating_sub(used)
+}
+
+/// How many a limit lets pass: as many as are written, but no more than a window can count.
+fn enforced(limited: &Limited<'_>) -> u32 {
+    let counted = u32::try_from(limited.limit.capacity()).unwrap_or(u32::MAX);
+    limited.requests.min(counted)
 }
 
 /// What the rules beside descriptors say, by the limit of theirs that binds.

@@ -98,7 +98,7 @@ impl<'r> Inquiry<'r> {
         let (fits, left) = (entry.reading.verdict.allows(), entry.left_before > 0);
         let open = at >= self.native && entry.turn == Turn::Charge && !entry.spent;
         open && match self.manner.refused {
-            _ if entry.used => true,
+            _ if entry.used => left,
             RefusedPays::Nothing => false,
             RefusedPays::Violated => !fits && left,
             RefusedPays::All => left,

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::algorithms::Precision;
-use crate::described::{Metadata, Unit};
+use crate::described::{DescriptorEntry, Metadata, Unit};
 use crate::rules::fault::Place;
 use crate::rules::glob::segment_matches;
 
@@ -158,7 +158,7 @@ enum By {
 
 impl Domain {
     /// The limit of a descriptor with these entries.
-    pub(crate) fn find(&self, entries: &[(&str, &str)], joined: &mut String) -> Found<'_> {
+    pub(crate) fn find(&self, entries: &[DescriptorEntry<'_>], joined: &mut String) -> Found<'_> {
         let mut way = Way::default();
         let (mut level, mut last) = (&self.top, None);
         for (key, value) in entries {
@@ -229,7 +229,7 @@ impl<'r> Way<'r> {
         domain: &str,
         node: &'r Node,
         limited: &'r Limited,
-        entries: &[(&str, &str)],
+        entries: &[DescriptorEntry<'_>],
     ) -> Hit<'r> {
         let values = entries.iter().zip(&self.shown);
         let counted_under = if limited.detailed {
@@ -237,15 +237,15 @@ impl<'r> Way<'r> {
                 let shared = self.shared.iter().find(|(at, _)| *at == i);
                 match shared {
                     Some((_, pattern)) => (*key, Some(*pattern)),
-                    None if self.shared.is_empty() => (*key, Some(*value)),
-                    None => (*key, Some(*value).filter(|value| !value.is_empty())),
+                    None if self.shared.is_empty() => (*key, Some(&**value)),
+                    None => (*key, Some(&**value).filter(|value| !value.is_empty())),
                 }
             });
             Some(super::stats::key(domain, whole))
         } else if self.renamed {
             let shown = values.map(|((key, value), shown)| match shown {
                 Shown::Key => (*key, None),
-                Shown::Value => (*key, Some(*value)),
+                Shown::Value => (*key, Some(&**value)),
                 Shown::Pattern(pattern) => (*key, Some(*pattern)),
             });
             Some(super::stats::key(domain, shown))

@@ -7,22 +7,25 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::Value;
-use tidegate_core::described::{Described, Descriptor, Hits, OwnLimit, Unit};
+use tidegate_core::described::{Described, Descriptor, DescriptorEntry, Hits, OwnLimit, Unit};
 use tidegate_core::request::Edge;
 
 use super::error::Fault;
 use super::serve::{count, judge};
-use super::wire::{self, Asked, OwnHits, short, too_many};
-use crate::edges::http::wire::LONGEST_VALUE;
+use super::wire::{self, Asked, OwnHits, short, too_many, value};
 use crate::net::body;
 use crate::net::connection::Answer;
 use crate::service::Service;
 
 mod reply;
 
+/// The most bytes a body may have. People write it by hand, so it need not be as large as what Envoy
+/// sends, and JSON takes several times its size in memory.
+pub(crate) const LARGEST: usize = body::SMALL;
+
 /// Answers one request.
 pub(crate) async fn answer(service: &Service, body: Incoming) -> Answer {
-    let answered = match body::read(body, wire::LARGEST).await {
+    let answered = match body::read(body, LARGEST).await {
         Ok(body) => service.wait_for(decide(service, &body)).await,
         Err(error) => Err(Fault::Body(error)),
     };
@@ -106,16 +109,16 @@ fn descriptor(value: &Value, at: usize) -> Result<(Descriptor<'_>, OwnHits), Fau
     Ok((descriptor, hits))
 }
 
-fn entry(value: &Value) -> Result<(&str, &str), Fault> {
-    let mut entry = ("", "");
-    for (name, value) in members(value)? {
+fn entry(entry: &Value) -> Result<DescriptorEntry<'_>, Fault> {
+    let (mut key, mut value) = ("", "");
+    for (name, member) in members(entry)? {
         match name {
-            "key" => entry.0 = short("key", text(value)?, wire::LONGEST_KEY)?,
-            "value" => entry.1 = short("value", text(value)?, LONGEST_VALUE)?,
+            "key" => key = short("key", text(member)?, wire::LONGEST_KEY)?,
+            "value" => value = text(member)?,
             _ => return Err(UNKNOWN_NAME),
         }
     }
-    Ok(entry)
+    Ok((key, value::read(value.as_bytes())))
 }
 
 fn own_limit(value: &Value, descriptor: usize) -> Result<OwnLimit, Fault> {

@@ -11,7 +11,7 @@ use tidegate_core::units::{Cost, Nanos};
 use crate::edges::http::digested;
 
 /// What native rules are asked about.
-pub(super) fn request<'a>(described: &Described<'a>) -> Request<'a> {
+pub(super) fn request<'a>(described: &'a Described<'_>) -> Request<'a> {
     let entries = described.descriptors.iter().map(|d| d.entries.len());
     let mut request = Request {
         edge: Edge::Envoy,
@@ -32,7 +32,7 @@ pub(super) fn request<'a>(described: &Described<'a>) -> Request<'a> {
                 request.api_key = (!value.is_empty()).then(|| digested(value));
             }
             name if request.text(name).is_some() => {}
-            name => request.attributes.push((name.into(), (*value).into())),
+            name => request.attributes.push((name.into(), (&**value).into())),
         }
     }
     if request.text("domain").is_none() {
@@ -58,7 +58,7 @@ mod tests {
 
     fn described<'a>(descriptors: &[&[(&'a str, &'a str)]]) -> Described<'a> {
         let descriptor = |entries: &&[(&'a str, &'a str)]| Descriptor {
-            entries: entries.iter().copied().collect(),
+            entries: entries.iter().map(|(k, v)| (*k, (*v).into())).collect(),
             own: None,
             hits: Hits::Asked(Cost::ONE),
         };

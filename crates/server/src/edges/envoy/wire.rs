@@ -1,19 +1,21 @@
 //! From the bytes of a `RateLimitRequest` to descriptors. Pure: no clock, no I/O, no limiter.
 //!
-//! Everything borrows from the body. Kept true: whatever the bytes, the answer is a request within the
+//! What can borrows from the body. Kept true: whatever the bytes, the answer is a request within the
 //! bounds below or one fault; nothing panics, and nothing is cut short to fit, because two clients cut
-//! short could become one.
+//! short could become one. A value is never a fault, neither its length nor its bytes: the client of
+//! Envoy chooses it, and Envoy lets pass what got no verdict.
 
 use smallvec::SmallVec;
-use tidegate_core::described::{Described, Descriptor, Hits, OwnLimit, Unit};
+use tidegate_core::described::{Described, Descriptor, DescriptorEntry, Hits, OwnLimit, Unit};
 use tidegate_core::units::Cost;
 
 use super::error::Fault;
-use crate::edges::http::wire::LONGEST_VALUE;
 use crate::protobuf::{Field, Fields};
 
-/// The most bytes a request may have.
-pub(crate) const LARGEST: usize = 64 << 10;
+pub(super) mod value;
+
+/// The most bytes a request may have: the 60 KiB of headers that Envoy takes, in every descriptor.
+pub(crate) const LARGEST: usize = 1 << 20;
 /// The most descriptors a request may have.
 pub(crate) const MOST_DESCRIPTORS: usize = 16;
 /// The most entries a descriptor may have.
@@ -148,17 +150,17 @@ fn descriptor(field: Field<'_>, at: usize) -> Result<(Descriptor<'_>, OwnHits), 
     Ok((descriptor, hits))
 }
 
-fn entry(field: Field<'_>) -> Result<(&str, &str), Fault> {
-    let (mut key, mut value) = ("", "");
+fn entry(field: Field<'_>) -> Result<DescriptorEntry<'_>, Fault> {
+    let (mut key, mut value) = ("", &[][..]);
     for field in field.message()? {
         let field = field?;
         match field.number {
             1 => key = short("key", field.text()?, LONGEST_KEY)?,
-            2 => value = short("value", field.text()?, LONGEST_VALUE)?,
+            2 => value = field.bytes()?,
             _ => {}
         }
     }
-    Ok((key, value))
+    Ok((key, value::read(value)))
 }
 
 /// A limit of the caller's, as written.

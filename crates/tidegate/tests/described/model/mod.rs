@@ -61,7 +61,11 @@ fn described(asked: &[Asked]) -> Described<'static> {
         descriptors: asked
             .iter()
             .map(|asked| Descriptor {
-                entries: asked.entries.iter().copied().collect(),
+                entries: asked
+                    .entries
+                    .iter()
+                    .map(|(k, v)| (*k, (*v).into()))
+                    .collect(),
                 own: asked
                     .own
                     .map(|(requests, unit)| OwnLimit { requests, unit }),

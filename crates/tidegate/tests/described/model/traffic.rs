@@ -130,7 +130,7 @@ pub(super) struct Asked {
 pub(super) enum Traffic {
     /// What the reference service and we read alike.
     Common,
-    /// Limits of requests' own, and what is given back.
+    /// Limits of requests' own, whatever they are charged, and what is given back.
     Mixed,
 }
 
@@ -144,11 +144,12 @@ pub(super) fn asked(choices: &mut Choices, traffic: Traffic) -> Asked {
     let hits = match choices.below(8) {
         0 => Hits::Nothing,
         1 if mixed => Hits::GivenBack(cost),
+        2 if mixed => Hits::Used(cost),
         1 => Hits::Used(cost),
         _ => Hits::Asked(cost),
     };
     let own =
-        (mixed && choices.once_in(3)).then(|| (2 + choices.below(6) as u32, choices.pick(&UNITS)));
+        (mixed && choices.once_in(3)).then(|| (1 + choices.below(7) as u32, choices.pick(&UNITS)));
     Asked {
         entries: (0..1 + choices.below(2)).map(|_| entry(choices)).collect(),
         own,

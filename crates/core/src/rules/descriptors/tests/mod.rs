@@ -4,6 +4,7 @@ mod files;
 mod random;
 
 use super::tree::{Descriptors, Found};
+use crate::described::DescriptorEntry;
 use crate::rules::{Dialect, RuleSet, SourceFile, parse_for};
 use crate::store::Abilities;
 
@@ -52,9 +53,10 @@ fn tree(lines: &str) -> String {
     text
 }
 
-fn entries(words: &str) -> Vec<(&str, &str)> {
+fn entries(words: &str) -> Vec<DescriptorEntry<'_>> {
     let words = words.split_whitespace();
-    words.map(|word| word.split_once('=').unwrap()).collect()
+    let entries = words.map(|word| word.split_once('=').unwrap());
+    entries.map(|(key, value)| (key, value.into())).collect()
 }
 
 fn found<'s>(set: &'s RuleSet, words: &str) -> Found<'s> {

@@ -1,6 +1,7 @@
 //! Random trees against a matcher that looks at every node and tries every way to read a pattern.
 
 use super::{set, tree};
+use crate::described::DescriptorEntry;
 use crate::rules::descriptors::tree::{Domain, Found, Hit, Level, Limited, Node};
 
 /// Splitmix64: the same seed gives the same choices on every machine.
@@ -86,7 +87,7 @@ fn naive_match(pattern: &str, text: &str) -> bool {
 }
 
 /// Looks at every node of every level.
-fn naive_find<'l>(level: &'l Level, entries: &[(&str, &str)]) -> Option<&'l Node> {
+fn naive_find<'l>(level: &'l Level, entries: &[DescriptorEntry<'_>]) -> Option<&'l Node> {
     let ((key, value), rest) = entries.split_first()?;
     let joined = format!("{key}_{value}");
     let by = |wanted: &dyn Fn(&Node) -> bool| level.nodes.iter().find(|node| wanted(node));
@@ -119,7 +120,7 @@ fn random_trees_are_searched_as_a_naive_matcher_would() {
                 .collect();
             let entries: Vec<_> = words
                 .iter()
-                .map(|(k, v)| (k.as_str(), v.as_str()))
+                .map(|(k, v)| (k.as_str(), v.as_str().into()))
                 .collect();
             let naive = naive_find(&domain.top, &entries);
             let want = naive.and_then(|node| node.limited.as_ref());

@@ -25,7 +25,7 @@ fn names_and_numbers_are_read_in_both_forms() {
         let [first, second] = &read.described.descriptors[..] else {
             panic!("{read:?}");
         };
-        assert_eq!(first.entries[..], [("a", "b")]);
+        assert_eq!(first.entries[..], [("a", "b".into())]);
         assert_eq!(first.hits, Hits::Asked(Cost::new(3).unwrap()));
         let own = OwnLimit {
             requests: 5,

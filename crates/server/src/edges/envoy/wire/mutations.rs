@@ -27,13 +27,14 @@ const TOKENS: &[&[u8]] = &[
     b"\x0a\x01k\x12\x01v",
     b"\x12\x04\x08\x05\x10\x02",
     b"\xc3\xa9",
+    "\u{10ff80}".as_bytes(),
 ];
 
 /// A request as others would write it.
 pub(in super::super) fn written(asked: &Asked<'_>) -> RateLimitRequest {
-    let entry = |(key, value): &(&str, &str)| Entry {
+    let entry = |(key, value): &DescriptorEntry<'_>| Entry {
         key: (*key).to_owned(),
-        value: (*value).to_owned(),
+        value: value::tests::raw(value),
     };
     let own = |limit: OwnLimit| RateLimitOverride {
         requests_per_unit: limit.requests,
@@ -59,7 +60,7 @@ pub(in super::super) fn written(asked: &Asked<'_>) -> RateLimitRequest {
 fn corpus() -> Vec<Vec<u8>> {
     let entry = |key: &str, value: &str| Entry {
         key: key.to_owned(),
-        value: value.to_owned(),
+        value: value.into(),
     };
     let usual = RateLimitDescriptor {
         entries: vec![entry("remote_address", "203.0.113.9"), entry("path", "/é")],
