@@ -249,8 +249,8 @@ fn without_tidegate_envoy_does_as_it_is_told() {
     drop(open);
     assert_eq!(stand.user("nobody", "/a").status, 200);
     let _back = Server::with(&descriptors(), &["--grpc", &grpc]);
-    // Envoy may not even have noticed that it was away, and hold on to a line that is dead.
-    wait_for("Tidegate to be asked again", || {
+    // Envoy may not even have noticed that it was away, so its word on health says nothing.
+    wait_for("Envoy to ask again", || {
         (stand.user("nobody", "/a").status == 429).then_some(())
     });
 
@@ -266,6 +266,8 @@ fn without_tidegate_envoy_does_as_it_is_told() {
 fn restart(server: Server, stand: &Stand) -> Server {
     let grpc = server.grpc.clone();
     server.signal("TERM");
+    // Else it would not be noticed when it is back.
+    stand.wait_healthy(1);
     let (status, _) = server.wait_end();
     assert!(status.success(), "{status}");
     let next = start(&grpc);
