@@ -91,7 +91,7 @@ fn no_resource_panics_takes_long_or_is_read_in_two_ways() {
     let good: Vec<&[u8]> = corpus.iter().map(Vec::as_slice).collect();
     let attack = Attack {
         parser: "xds",
-        seed: 0x7864_73,
+        seed: 0x0078_6473,
         inputs: inputs::XDS,
         good: &good,
         tokens: TOKENS,

@@ -62,8 +62,11 @@ fn commands(mut bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<(), Fault>) {
     }
 }
 
+/// The length of a command, and its arguments.
+type Whole = (usize, Vec<Vec<u8>>);
+
 /// The first command of some bytes, or the fault, or nothing yet.
-fn first(bytes: &[u8]) -> Option<Result<(usize, Vec<Vec<u8>>), Fault>> {
+fn first(bytes: &[u8]) -> Option<Result<Whole, Fault>> {
     let mut arguments = Arguments::new();
     match front(bytes, &mut arguments) {
         Ok(Front::Partial) => None,
