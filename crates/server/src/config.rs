@@ -4,6 +4,7 @@
 //! comes out, complete and checked. Unknown names in the file are refused.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -288,6 +289,8 @@ pub(crate) struct Size(pub(crate) u64);
 pub(crate) struct Settings {
     pub(crate) rules: RulesFrom,
     pub(crate) merge_domains: bool,
+    /// What keeps the counters of descriptors apart from those of others in the same store.
+    pub(crate) counter_prefix: Arc<str>,
     pub(crate) store: StoreChoice,
     pub(crate) require_store: bool,
     pub(crate) data: Option<PathBuf>,
@@ -341,6 +344,7 @@ impl Settings {
             dialect: Dialect {
                 store: self.abilities(),
                 merge_domains: self.merge_domains,
+                prefix: Arc::clone(&self.counter_prefix),
             },
             pick: self.rules.pick,
             elsewhere: self.rules.xds.is_some(),
@@ -495,6 +499,7 @@ impl Layer {
                 may_be_late: false,
             },
             merge_domains: self.merge_domains.unwrap_or(false),
+            counter_prefix: Arc::default(),
             store,
             require_store: self.require_store.unwrap_or(false),
             data: self.data,

@@ -54,14 +54,16 @@ pub(crate) fn policy(path: Option<&Path>, reading: impl Into<Reading>) -> Result
 /// What to decide by at the start: nothing yet, if a control plane will say it, or if there is to be a
 /// start without.
 pub(crate) fn first(from: &RulesFrom, reading: Reading) -> Result<Policy, String> {
-    let none = || Policy::none(reading).map_err(|error| error.to_string());
+    let none = || Policy::none(reading.clone()).map_err(|error| error.to_string());
     match (&from.path, &from.xds) {
         (None, Some(_)) => none(),
-        (path, _) => policy(path.as_deref(), reading).or_else(|why| match from.may_be_bad {
-            // Why is told by whoever follows the files.
-            true => none(),
-            false => Err(why),
-        }),
+        (path, _) => {
+            policy(path.as_deref(), reading.clone()).or_else(|why| match from.may_be_bad {
+                // Why is told by whoever follows the files.
+                true => none(),
+                false => Err(why),
+            })
+        }
     }
 }
 

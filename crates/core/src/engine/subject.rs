@@ -32,14 +32,18 @@ pub(super) fn identify(
 const DESCRIBED: &str = "tidegate/envoy";
 
 /// The subject of a descriptor: its domain and entries, with the patterns in `shared`, by entry, in
-/// place of values.
+/// place of values. A prefix makes the number of parts even, so no other domain can stand for it.
 pub(super) fn described(
     key: &FingerprintKey,
+    prefix: &str,
     domain: &str,
     entries: &[DescriptorEntry<'_>],
     shared: &[(usize, &str)],
 ) -> Fingerprint {
     let mut hasher = key.subject(DESCRIBED);
+    if !prefix.is_empty() {
+        hasher.part(prefix.as_bytes());
+    }
     hasher.part(domain.as_bytes());
     for (i, (key, value)) in entries.iter().enumerate() {
         let pattern = shared.iter().find(|(at, _)| *at == i);

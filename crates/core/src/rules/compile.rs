@@ -54,8 +54,8 @@ pub(crate) fn compile(
     for file in &files {
         shared.take(&file.top, &mut report(&file.name, &mut faults));
     }
-    let mut set = compile_files(&files, shared, dialect, &mut faults);
-    set.descriptors = descriptors::compile(&forms, dialect, &mut set.rules, &mut faults);
+    let mut set = compile_files(&files, shared, &dialect, &mut faults);
+    set.descriptors = descriptors::compile(&forms, &dialect, &mut set.rules, &mut faults);
     name_described(&mut set, &mut faults);
     if let (true, Some(name)) = (files.is_empty(), names.first()) {
         set.source = Arc::clone(name);
@@ -139,7 +139,7 @@ fn refuse_no_rules(files: &[File<'_>], faults: &mut Faults) {
 fn compile_files(
     files: &[File<'_>],
     shared: Shared,
-    dialect: Dialect,
+    dialect: &Dialect,
     faults: &mut Faults,
 ) -> RuleSet {
     let identity = shared
@@ -182,7 +182,7 @@ fn compile_files(
         index: Index::new(rules.iter().map(|rule| &rule.matching)),
         rules,
         by_name,
-        descriptors: descriptors::Descriptors::new(dialect.store.precision),
+        descriptors: descriptors::Descriptors::new(dialect),
         allow,
         block,
         tiers,

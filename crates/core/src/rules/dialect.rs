@@ -1,15 +1,19 @@
 //! How rules are read: for which store, and by which habits of the reference service.
 
+use std::sync::Arc;
+
 use crate::store::Abilities;
 
 /// How rules are read. Made of a store's [`Abilities`] alone, all else is as usual.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dialect {
     /// What the store can do that will keep the counts.
     pub store: Abilities,
     /// Whether several files may have descriptors of one domain. The reference service refuses that
     /// unless told otherwise.
     pub merge_domains: bool,
+    /// What keeps the counters of descriptors apart from those of others in the same store, if anything.
+    pub prefix: Arc<str>,
 }
 
 impl From<Abilities> for Dialect {
@@ -17,6 +21,7 @@ impl From<Abilities> for Dialect {
         Dialect {
             store,
             merge_domains: false,
+            prefix: Arc::default(),
         }
     }
 }

@@ -176,6 +176,7 @@ impl Compat {
                 None => LimitHeaders::Off,
             };
         }
+        settings.counter_prefix = self.rules.counter_prefix.as_str().into();
         let from = &mut settings.rules;
         from.may_be_bad = true;
         from.may_be_late = self.rules.start_without;

@@ -14,6 +14,8 @@ pub(crate) struct Rules {
     pub(crate) source: Source,
     /// Whether several files may speak of one domain.
     pub(crate) merge_domains: bool,
+    /// What keeps the counters apart from those of others in the same store.
+    pub(crate) counter_prefix: String,
     /// Whether the doors are opened before the control plane has answered.
     pub(crate) start_without: bool,
 }
@@ -48,6 +50,7 @@ pub(super) fn read(values: &mut Values<'_>) -> Rules {
     Rules {
         source,
         merge_domains: values.flag("MERGE_DOMAIN_CONFIG"),
+        counter_prefix: values.text("CACHE_KEY_PREFIX").unwrap_or_default(),
         start_without: values.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),
     }
 }

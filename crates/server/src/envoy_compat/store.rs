@@ -65,12 +65,6 @@ pub(super) fn address(values: &mut Values<'_>) -> Option<StoreUrl> {
 }
 
 fn tell_what_is_ignored(values: &mut Values<'_>) {
-    if values.text("CACHE_KEY_PREFIX").is_some() {
-        values.warn(
-            "CACHE_KEY_PREFIX is ignored: deployments that share a Redis share the counters of equal domains and \
-             entries; give each a database of its own",
-        );
-    }
     if values.flag("REDIS_PERSECOND") {
         values.warn("REDIS_PERSECOND is ignored: one store counts for all windows");
     }

@@ -153,9 +153,9 @@ pub(crate) const VARIABLES: &[Variable] = &[
         "LOCAL_CACHE_SIZE_IN_BYTES",
         "refusals are always remembered",
     ),
-    partly(
+    honoured(
         "CACHE_KEY_PREFIX",
-        "ignored with a warning: two deployments in one Redis want two databases",
+        "deployments in one Redis with different prefixes have counters of their own",
     ),
     partly("BACKEND_TYPE", "`redis`; `memcache` is a fault"),
     honoured("REDIS_TYPE", "`single`, `sentinel` or `cluster`"),

@@ -100,6 +100,7 @@ fn an_empty_environment_is_the_reference_with_its_defaults() {
         (Some("/srv/runtime_data/current/config"), true)
     );
     assert!(!compat.rules.merge_domains && !compat.rules.start_without);
+    assert_eq!(compat.rules.counter_prefix, "");
     assert_eq!(compat.answers.manner.refused, RefusedPays::All);
     assert_eq!((compat.answers.headers, compat.answers.near), (None, 0.8));
     assert!(compat.store.is_none() && compat.warnings.len() == 1 && compat.idle.is_empty());
@@ -205,6 +206,7 @@ fn rules_are_where_they_were() {
         ("RUNTIME_APPDIRECTORY", "limits"),
         ("RUNTIME_IGNOREDOTFILES", "true"),
         ("MERGE_DOMAIN_CONFIG", "1"),
+        ("CACHE_KEY_PREFIX", "blue:"),
         ("FORCE_START_WITHOUT_INITIAL_CONFIG", "T"),
     ]);
     let Source::Folder { path, dot_files } = compat.rules.source else {
@@ -215,6 +217,7 @@ fn rules_are_where_they_were() {
         (Some("/data/ratelimit/limits"), false)
     );
     assert!(compat.rules.merge_domains && compat.rules.start_without);
+    assert_eq!(compat.rules.counter_prefix, "blue:");
     check_bad(&[("CONFIG_TYPE", "ETCD")], &["write FILE or GRPC_XDS_SOTW"]);
     check_bad(
         &[("MERGE_DOMAIN_CONFIG", "yes")],
@@ -408,11 +411,7 @@ fn a_store_that_is_not_here_is_a_fault_with_its_cure() {
 
 #[test]
 fn what_is_ignored_though_it_matters_is_warned_of() {
-    for name in [
-        "CACHE_KEY_PREFIX",
-        "REDIS_PERSECOND",
-        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-    ] {
+    for name in ["REDIS_PERSECOND", "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"] {
         let warnings = read(&[(name, "1"), ("REDIS_URL", "a:1")]).warnings;
         assert!(
             warnings.len() == 1 && warnings[0].starts_with(name),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use tidegate_parts::free_port;
+use tidegate_parts::{Program, Server as Redis, free_port};
 
 use crate::http::{Client, Reply};
 use crate::server::{BINARY, Server, wait_for};
@@ -143,6 +143,24 @@ fn a_refused_request_pays_as_it_did() {
         [200, 200, 200, 429],
         "one was paid"
     );
+}
+
+#[test]
+fn deployments_in_one_redis_are_told_apart_by_their_prefix() {
+    let redis = Redis::start(Program::Redis7, &[]);
+    let url = redis.url().replace("redis://", "");
+    let start = |prefix: &str| {
+        let (dir, mut command) = deployment(CONFIG);
+        command
+            .env("REDIS_URL", &url)
+            .env("CACHE_KEY_PREFIX", prefix);
+        Server::spawn(command, dir)
+    };
+    for prefix in ["", "blue:", "green:"] {
+        let [first, second] = [(); 2].map(|()| start(prefix));
+        assert_eq!(asked(&first, [&["one"]]), [200], "{prefix}");
+        assert_eq!(asked(&second, [&["one"]]), [429], "{prefix}");
+    }
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Made {
         if sources.is_empty() && domains.is_empty() {
             sources.push(NOTHING);
         }
-        let dialect = self.reading.dialect;
+        let dialect = self.reading.dialect.clone();
         // Files alone that say nothing are more likely a mistake than meant.
         let rules = match self.reading.elsewhere || !domains.is_empty() {
             true => parse_with(&sources, &domains, dialect)?,
@@ -98,7 +98,7 @@ impl Made {
             true => files,
             false => Arc::default(),
         };
-        let reading = self.reading;
+        let reading = self.reading.clone();
         Ok(Draft {
             rules,
             keys_path,

@@ -7,7 +7,7 @@ use crate::live::Pick;
 
 /// How the files of a policy are found and read. Made of a store's [`Abilities`] or of a [`Dialect`]
 /// alone, all else is as usual.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reading {
     /// What they mean.
     pub dialect: Dialect,

@@ -27,7 +27,11 @@ pub(crate) struct Bench {
 
 /// The limits of `files`, or what is wrong with them.
 pub(crate) fn policy(files: &[&str]) -> Result<Policy, String> {
-    let dialect = Dialect::from(Abilities::MEMORY);
+    policy_in(Abilities::MEMORY.into(), files)
+}
+
+/// The same, read in another way.
+pub(crate) fn policy_in(dialect: Dialect, files: &[&str]) -> Result<Policy, String> {
     let names: Vec<String> = (1..=files.len()).map(|n| format!("{n}.yaml")).collect();
     let named = names.iter().zip(files);
     let files: Vec<_> = named

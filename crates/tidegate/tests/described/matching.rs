@@ -2,8 +2,10 @@
 
 use tidegate::described::Metadata;
 use tidegate::request::Request;
+use tidegate::rules::Dialect;
+use tidegate::store::Abilities;
 
-use crate::bench::{Bench, described, policy};
+use crate::bench::{Bench, described, policy, policy_in};
 
 #[test]
 fn a_limit_that_is_replaced_is_neither_asked_nor_charged() {
@@ -89,6 +91,36 @@ fn counters_are_told_apart_by_domain_and_entries_and_by_nothing_else() {
         bench.check(words, one);
         bench.check(words, "refuse: over 0 of 1/minute");
     }
+}
+
+/// Deployments that share a store are told apart by nothing else.
+#[test]
+fn every_prefix_has_counters_of_its_own() {
+    let text = |domain: &str| {
+        format!(
+            "domain: {domain}\ndescriptors: [{{ key: a, rate_limit: {{ unit: minute, requests_per_unit: 1 }} }}]\n"
+        )
+    };
+    let bench = Bench::new(&text("d"));
+    let counted_by = |prefix: &str, domain: &str, want: &str| {
+        let dialect = Dialect {
+            prefix: prefix.into(),
+            ..Abilities::MEMORY.into()
+        };
+        let next = || policy_in(dialect.clone(), &[&text(domain)]);
+        bench.limiter.policy().replace_with(next).unwrap();
+        bench.check(&format!("{domain}: a=x"), want);
+        bench.check(&format!("{domain}: a=y limit=1/minute"), want);
+    };
+    let (fresh, used) = ("pass: ok 0 of 1/minute", "refuse: over 0 of 1/minute");
+    bench.check("d: a=x", fresh);
+    bench.check("d: a=y", fresh);
+    counted_by("", "d", used);
+    for (prefix, domain) in [("p", "d"), ("q", "d"), ("d", "d"), ("p", "qd"), ("pq", "d")] {
+        counted_by(prefix, domain, fresh);
+        counted_by(prefix, domain, used);
+    }
+    counted_by("", "d", used);
 }
 
 #[test]

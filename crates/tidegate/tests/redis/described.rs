@@ -152,7 +152,7 @@ fn descriptors_are_decided_the_same_with_everything_around_the_store() {
             let runtime = TokioRuntime::new().expect("randomness");
             let whole = resilient(redis(&server.url()).await, runtime, settings, watcher);
             ready.recv().await.expect("the node meets its store");
-            check(whole, asked, manner, secret).await;
+            Box::pin(check(whole, asked, manner, secret)).await;
         }
     });
 }

@@ -102,7 +102,7 @@ impl<'r> Search<'r, '_> {
         };
         let rule = &self.rules.rules()[quantity.rule as usize];
         Lot::Limited(Limited {
-            subject: subject::described(self.key, &self.domain.name, entries, &hit.shared),
+            subject: self.subject(entries, &hit.shared),
             requests: limited.requests,
             unit: quantity.unit,
             limit: Cow::Borrowed(&rule.rates(Class::default()).limits()[0]),
@@ -118,13 +118,18 @@ impl<'r> Search<'r, '_> {
         })
     }
 
+    fn subject(&self, entries: &[DescriptorEntry<'_>], shared: &[(usize, &str)]) -> Fingerprint {
+        let prefix = &self.rules.descriptors.prefix;
+        subject::described(self.key, prefix, &self.domain.name, entries, shared)
+    }
+
     /// A limit of the request's own. It has no name and no mode.
     fn brought(&self, own: OwnLimit, entries: &[DescriptorEntry<'_>]) -> Limited<'r> {
         let precision = self.rules.descriptors.precision;
         let shown = entries.iter();
         let shown = shown.map(|(key, value)| (*key, Some(&**value).filter(|v| !v.is_empty())));
         Limited {
-            subject: subject::described(self.key, &self.domain.name, entries, &[]),
+            subject: self.subject(entries, &[]),
             requests: own.requests,
             unit: own.unit,
             limit: Cow::Owned(window(own.requests, own.unit, precision)),

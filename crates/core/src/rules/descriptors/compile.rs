@@ -21,7 +21,7 @@ use crate::subject::RuleName;
 /// Puts `forms` together. Their rules go behind those in `rules`.
 pub(crate) fn compile(
     forms: &[DomainForm],
-    dialect: Dialect,
+    dialect: &Dialect,
     rules: &mut Vec<Rule>,
     faults: &mut Faults,
 ) -> Descriptors {
@@ -31,7 +31,7 @@ pub(crate) fn compile(
         faults,
         rates: FxHashMap::default(),
     };
-    let mut descriptors = Descriptors::new(dialect.store.precision);
+    let mut descriptors = Descriptors::new(dialect);
     for form in forms {
         compiler.take(form, &mut descriptors);
     }
@@ -62,7 +62,7 @@ impl Descriptors {
 }
 
 struct Compiler<'c> {
-    dialect: Dialect,
+    dialect: &'c Dialect,
     rules: &'c mut Vec<Rule>,
     faults: &'c mut Faults,
     /// Limits that are written alike are one.

@@ -4,11 +4,14 @@
 //! is one step per entry and no way back: a value of its own that leads nowhere hides the pattern and
 //! the bare key beside it, as in the reference service.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::algorithms::Precision;
 use crate::described::{DescriptorEntry, Metadata, Unit};
+use crate::rules::dialect::Dialect;
 use crate::rules::fault::Place;
 use crate::rules::glob::segment_matches;
 
@@ -19,6 +22,8 @@ pub(crate) struct Descriptors {
     pub(crate) by_name: FxHashMap<Box<str>, u32>,
     /// How limits that come with a request are computed.
     pub(crate) precision: Precision,
+    /// What their counters are kept apart by, if anything.
+    pub(crate) prefix: Arc<str>,
 }
 
 /// One domain.
@@ -102,11 +107,12 @@ pub(crate) struct Hit<'r> {
 }
 
 impl Descriptors {
-    pub(crate) fn new(precision: Precision) -> Self {
+    pub(crate) fn new(dialect: &Dialect) -> Self {
         Descriptors {
             domains: Vec::new(),
             by_name: FxHashMap::default(),
-            precision,
+            precision: dialect.store.precision,
+            prefix: Arc::clone(&dialect.prefix),
         }
     }
 

@@ -41,8 +41,8 @@ pub(crate) enum Fault {
     /// Nothing to decide about.
     #[error("the list of descriptors must not be empty")]
     NoDescriptors,
-    /// Nothing to decide by.
-    #[error("no configuration is loaded")]
+    /// Nothing to decide by. In the words of the reference service, for which people search their logs.
+    #[error("no rate limit configuration loaded")]
     NoConfiguration,
     /// The message did not come whole.
     #[error(transparent)]

@@ -125,12 +125,14 @@ pub(super) async fn judge<'v, T>(
     let judged = view
         .check_described(request, &asked.described, options.manner)
         .await;
-    service.metrics.took(Edge::Envoy, begun.elapsed());
+    let took = begun.elapsed();
+    service.metrics.took(Edge::Envoy, took);
     let judged = judged.map_err(|error| {
         tracing::warn!(%error, "store gave no answer");
         Fault::Store(error)
     })?;
     if let Some(statistics) = &service.envoy_statistics {
+        statistics.took(took);
         statistics.judged(asked, &judged);
     }
     let id = service.ids.next();

@@ -1,14 +1,17 @@
 //! The statistics of the reference service, under the names its dashboards ask for.
 //!
 //! Kept only for deployments that come from it. They count hits, not calls. Kept true: values that
-//! callers choose never make more than [`MOST`] series; what does not fit is counted as such.
+//! callers choose never make more than [`MOST`] series; what does not fit is counted as such. Limits
+//! that are counted under their own path always have theirs: their number is the operator's.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use parking_lot::RwLock;
-use tidegate::observe::{Counter, Exposition, Kind};
+use tidegate::observe::{Counter, Exposition, Histogram, Kind};
 use tidegate_core::described::{Descriptor, Hits, Status};
 use tidegate_core::engine::Judged;
 use tidegate_core::rules::stat_name;
@@ -16,7 +19,7 @@ use tidegate_core::rules::stat_name;
 use super::error::Fault;
 use super::wire::Asked;
 
-/// The most limits with series of their own.
+/// The most series under names with values of callers in them.
 const MOST: usize = 10_000;
 
 /// All of them.
@@ -24,15 +27,20 @@ const MOST: usize = 10_000;
 pub(crate) struct Statistics {
     near_ratio: f64,
     domains: RwLock<HashMap<Box<str>, Paths>>,
-    paths: AtomicUsize,
+    /// How many of the paths have values of callers in them.
+    with_values: AtomicUsize,
     without_series: Counter,
     loads: Counter,
     calls: Counter,
+    took: Histogram,
     domain_not_found: Counter,
     global_shadow_mode: Counter,
     store_errors: Counter,
     service_errors: Counter,
 }
+
+/// The only method there is.
+const METHOD: (&str, &str) = ("grpc_method", "ShouldRateLimit");
 
 type Paths = HashMap<Box<str>, Arc<Hit>>;
 
@@ -62,10 +70,11 @@ impl Statistics {
         Statistics {
             near_ratio,
             domains: RwLock::default(),
-            paths: AtomicUsize::new(0),
+            with_values: AtomicUsize::new(0),
             without_series: Counter::default(),
             loads: Counter::default(),
             calls: Counter::default(),
+            took: Histogram::default(),
             domain_not_found: Counter::default(),
             global_shadow_mode: Counter::default(),
             store_errors: Counter::default(),
@@ -81,6 +90,11 @@ impl Statistics {
     /// Counts a call.
     pub(super) fn called(&self) {
         self.calls.inc();
+    }
+
+    /// Counts how long a decision took.
+    pub(super) fn took(&self, time: Duration) {
+        self.took.record(time);
     }
 
     /// Counts a call that got no verdict.
@@ -113,18 +127,20 @@ impl Statistics {
         }
     }
 
-    fn hit(&self, domain: &str, path: &str) -> Option<Arc<Hit>> {
-        let known = |domains: &HashMap<Box<str>, Paths>| domains.get(domain)?.get(path).cloned();
+    /// A path that is borrowed is that of a limit; one that was made has values in it.
+    fn hit(&self, domain: &str, path: &Cow<'_, str>) -> Option<Arc<Hit>> {
+        let known = |domains: &HashMap<Box<str>, Paths>| domains.get(domain)?.get(&**path).cloned();
         if let Some(hit) = known(&self.domains.read()) {
             return Some(hit);
         }
         let mut domains = self.domains.write();
-        if self.paths.load(Relaxed) >= MOST {
+        let has_values = matches!(path, Cow::Owned(_));
+        if has_values && self.with_values.load(Relaxed) >= MOST {
             return known(&domains);
         }
         let paths = domains.entry(domain.into()).or_default();
-        let hit = paths.entry(path.into()).or_insert_with(|| {
-            self.paths.fetch_add(1, Relaxed);
+        let hit = paths.entry((&**path).into()).or_insert_with(|| {
+            self.with_values.fetch_add(has_values.into(), Relaxed);
             Arc::default()
         });
         Some(Arc::clone(hit))
@@ -158,7 +174,14 @@ impl Statistics {
             page.sample(&[("err_type", kind)], count.get());
         }
         page.family("ratelimit_service_total_requests", Kind::Counter, "Calls.")
-            .sample(&[("grpc_method", "ShouldRateLimit")], self.calls.get());
+            .sample(&[METHOD], self.calls.get());
+        let help = "Time a decision took.";
+        page.family(
+            "ratelimit_service_response_time_seconds",
+            Kind::Histogram,
+            help,
+        )
+        .histogram(&[METHOD], &self.took);
         let single = |page: &mut Exposition, name, help, count| {
             page.single(name, Kind::Counter, help, count);
         };
@@ -319,25 +342,41 @@ mod tests {
     fn callers_do_not_choose_how_many_series_there_are() {
         let statistics = Statistics::new(0.8);
         for path in 0..MOST + 5 {
-            let hit = statistics.hit("d", &format!("d.key_{path}"));
+            let hit = statistics.hit("d", &format!("d.key_{path}").into());
             assert_eq!(hit.is_some(), path < MOST);
         }
-        assert!(statistics.hit("d", "d.key_7").is_some(), "those there stay");
+        let stays = Cow::Owned("d.key_7".to_owned());
+        assert!(statistics.hit("d", &stays).is_some(), "those there stay");
+        let configured = statistics.hit("d", &"d.configured".into());
+        assert!(configured.is_some(), "callers take no limit's place");
+    }
+
+    #[test]
+    fn limits_of_the_operator_leave_room_for_values_of_callers() {
+        let statistics = Statistics::new(0.8);
+        let paths: Vec<String> = (0..=MOST).map(|path| format!("d.{path}")).collect();
+        for path in &paths {
+            assert!(statistics.hit("d", &path.as_str().into()).is_some());
+        }
+        let with_value = Cow::Owned("d.user_ada".to_owned());
+        assert!(statistics.hit("d", &with_value).is_some());
     }
 
     #[test]
     fn one_and_two_levels_are_shown_as_the_reference_does() {
         let statistics = Statistics::new(0.8);
         for path in ["d.ip_10.0.0.1", "d.a_b.c", "d.a.b.c"] {
-            let hit = statistics.hit("d", path).unwrap();
+            let hit = statistics.hit("d", &path.into()).unwrap();
             hit.add(added(0, 3, false));
         }
         statistics.loaded();
         statistics.loaded();
+        statistics.took(Duration::from_secs(1));
         let page = statistics.expose(1);
         let lines = [
             r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="ip_10_0_0_1"} 3"#,
             r#"ratelimit_service_rate_limit_within_limit{domain="d",key1="a_b",key2="c"} 3"#,
+            r#"ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"} 1"#,
             "ratelimit_service_config_load_success 2",
             "ratelimit_service_config_load_error 1",
             r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 0"#,
