@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{found, read, set, tree};
 use crate::rules::descriptors::tree::Found;
-use crate::rules::{Dialect, DomainForm, LimitForm, NodeForm, Place, SourceFile, parse_with};
+use crate::rules::{DomainForm, LimitForm, NodeForm, Place, SourceFile, parse_with};
 use crate::store::Abilities;
 
 #[test]
@@ -104,8 +104,7 @@ fn form(resource: &str, domain: &str, unit: &str) -> DomainForm {
 
 #[test]
 fn domains_from_elsewhere_go_through_the_same_checks() {
-    let dialect = Dialect::from(Abilities::MEMORY);
-    let nothing = parse_with(&[], &[], dialect).unwrap();
+    let nothing = parse_with(&[], &[], Abilities::MEMORY).unwrap();
     assert_eq!(nothing.domains().len(), 0);
 
     let two = [form("one", "d", "MINUTE"), form("two", "e", "day")];
@@ -113,7 +112,7 @@ fn domains_from_elsewhere_go_through_the_same_checks() {
         name: "rules.yaml",
         text: "version: 1\nrules: []\n",
     };
-    let set = parse_with(&[file], &two, dialect).unwrap();
+    let set = parse_with(&[file], &two, Abilities::MEMORY).unwrap();
     assert_eq!(set.domains().collect::<Vec<_>>(), ["d", "e"]);
     assert!(matches!(found(&set, "k=1"), Found::Limit(_)));
 
@@ -122,7 +121,9 @@ fn domains_from_elsewhere_go_through_the_same_checks() {
         form("two", "d", "day"),
         form("three", "", "day"),
     ];
-    let faults = parse_with(&[], &bad, dialect).unwrap_err().to_string();
+    let faults = parse_with(&[], &bad, Abilities::MEMORY)
+        .unwrap_err()
+        .to_string();
     let mut told: Vec<&str> = faults
         .lines()
         .map(|line| line.split_once(':').unwrap().0)

@@ -284,7 +284,7 @@ inner ! told detailed ...
 
 #[test]
 fn a_domain_is_found_by_its_whole_name() {
-    let descriptors = Descriptors::new(crate::algorithms::Precision::Memory);
+    let descriptors = Descriptors::new(&Abilities::MEMORY.into());
     assert!(descriptors.domain("").is_none());
     let set = set(&tree("k !\n"));
     assert!(set.descriptors.domain("d").is_some());
