@@ -128,6 +128,7 @@ impl Statistics {
     }
 
     /// A path that is borrowed is that of a limit; one that was made has values in it.
+    #[expect(clippy::ptr_arg, reason = "whether it is owned is what is asked")]
     fn hit(&self, domain: &str, path: &Cow<'_, str>) -> Option<Arc<Hit>> {
         let known = |domains: &HashMap<Box<str>, Paths>| domains.get(domain)?.get(&**path).cloned();
         if let Some(hit) = known(&self.domains.read()) {
