@@ -44,6 +44,15 @@ const METHOD: (&str, &str) = ("grpc_method", "ShouldRateLimit");
 
 type Paths = HashMap<Box<str>, Arc<Hit>>;
 
+/// What series are named by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    /// The path of a limit, as configured.
+    ByItsPath,
+    /// A text with values of callers in it.
+    WithValues,
+}
+
 /// The hits on one limit.
 #[derive(Debug, Default)]
 struct Hit {
@@ -120,27 +129,29 @@ impl Statistics {
             };
             let near = (f64::from(limit.requests) * self.near_ratio).floor() as u64;
             let added = Added::of(descriptor, status, limit.requests.into(), near);
-            match self.hit(asked.described.domain, stats) {
+            let named = match stats {
+                Cow::Borrowed(_) => Named::ByItsPath,
+                Cow::Owned(_) => Named::WithValues,
+            };
+            match self.hit(asked.described.domain, stats, named) {
                 Some(hit) => hit.add(added),
                 None => self.without_series.inc(),
             }
         }
     }
 
-    /// A path that is borrowed is that of a limit; one that was made has values in it.
-    #[expect(clippy::ptr_arg, reason = "whether it is owned is what is asked")]
-    fn hit(&self, domain: &str, path: &Cow<'_, str>) -> Option<Arc<Hit>> {
-        let known = |domains: &HashMap<Box<str>, Paths>| domains.get(domain)?.get(&**path).cloned();
+    fn hit(&self, domain: &str, path: &str, named: Named) -> Option<Arc<Hit>> {
+        let known = |domains: &HashMap<Box<str>, Paths>| domains.get(domain)?.get(path).cloned();
         if let Some(hit) = known(&self.domains.read()) {
             return Some(hit);
         }
         let mut domains = self.domains.write();
-        let has_values = matches!(path, Cow::Owned(_));
+        let has_values = named == Named::WithValues;
         if has_values && self.with_values.load(Relaxed) >= MOST {
             return known(&domains);
         }
         let paths = domains.entry(domain.into()).or_default();
-        let hit = paths.entry((&**path).into()).or_insert_with(|| {
+        let hit = paths.entry(path.into()).or_insert_with(|| {
             self.with_values.fetch_add(has_values.into(), Relaxed);
             Arc::default()
         });
@@ -343,31 +354,31 @@ mod tests {
     fn callers_do_not_choose_how_many_series_there_are() {
         let statistics = Statistics::new(0.8);
         for path in 0..MOST + 5 {
-            let hit = statistics.hit("d", &format!("d.key_{path}").into());
+            let hit = statistics.hit("d", &format!("d.key_{path}"), Named::WithValues);
             assert_eq!(hit.is_some(), path < MOST);
         }
-        let stays = Cow::Owned("d.key_7".to_owned());
-        assert!(statistics.hit("d", &stays).is_some(), "those there stay");
-        let configured = statistics.hit("d", &"d.configured".into());
+        let stays = statistics.hit("d", "d.key_7", Named::WithValues);
+        assert!(stays.is_some(), "those there stay");
+        let configured = statistics.hit("d", "d.configured", Named::ByItsPath);
         assert!(configured.is_some(), "callers take no limit's place");
     }
 
     #[test]
     fn limits_of_the_operator_leave_room_for_values_of_callers() {
         let statistics = Statistics::new(0.8);
-        let paths: Vec<String> = (0..=MOST).map(|path| format!("d.{path}")).collect();
-        for path in &paths {
-            assert!(statistics.hit("d", &path.as_str().into()).is_some());
+        for path in 0..=MOST {
+            let hit = statistics.hit("d", &format!("d.{path}"), Named::ByItsPath);
+            assert!(hit.is_some());
         }
-        let with_value = Cow::Owned("d.user_ada".to_owned());
-        assert!(statistics.hit("d", &with_value).is_some());
+        let of_caller = statistics.hit("d", "d.user_ada", Named::WithValues);
+        assert!(of_caller.is_some());
     }
 
     #[test]
     fn one_and_two_levels_are_shown_as_the_reference_does() {
         let statistics = Statistics::new(0.8);
         for path in ["d.ip_10.0.0.1", "d.a_b.c", "d.a.b.c"] {
-            let hit = statistics.hit("d", &path.into()).unwrap();
+            let hit = statistics.hit("d", path, Named::ByItsPath).unwrap();
             hit.add(added(0, 3, false));
         }
         statistics.loaded();

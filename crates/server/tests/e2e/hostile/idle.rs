@@ -86,9 +86,9 @@ fn ten_thousand_of_http_1() {
         of: "HTTP/1",
         beside: Witness::of_http,
         connections: 10_000,
-        // The figure to hold is 24 KiB, of which hyper's two buffers are 16. Between 23.1 and 24.0 were
-        // seen, and the allocator decides which: a KiB more must not fail the test.
-        most_each: 25 << 10,
+        // The figure to hold is 24 KiB in a release build, of which hyper's two buffers are 16, and
+        // `bench/run doors` measures that. What waits in a build for tests is larger: 23.1 to 24.7 KiB.
+        most_each: 26 << 10,
     };
     let body = ask("192.0.2.1", "/");
     stand_by(&server, &crowd, || {
