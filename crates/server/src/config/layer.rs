@@ -1,0 +1,262 @@
+//! One layer of settings, as flags and environment or a file give it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Deserialize;
+
+use super::{BadConfig, EnvoyHeaders, LogFormat, LogLevel, Reset, Size};
+use crate::address::Address;
+use crate::store_choice::StoreUrl;
+use crate::xds::ControlPlane;
+
+/// One layer of settings. The same names as flags, as `TIDEGATE_*`, and in the file.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Layer {
+    /// Rules: a YAML file, or a folder of them. Without it a small built-in set runs
+    #[arg(long, env = "TIDEGATE_RULES", value_name = "PATH")]
+    pub(crate) rules: Option<PathBuf>,
+
+    /// A control plane that sends limits of the Envoy protocol, beside rules from files:
+    /// xds://HOST:PORT[?node=ID], xdss for TLS [default: none]
+    #[arg(long, env = "TIDEGATE_XDS", value_name = "URL")]
+    pub(crate) xds: Option<ControlPlane>,
+
+    /// Let several files or resources of the Envoy protocol speak of one domain
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) merge_domains: Option<bool>,
+
+    /// Be what the Envoy reference service is where it runs: take its environment for settings that are
+    /// given nowhere else
+    #[arg(long, env = "TIDEGATE_ENVOY_COMPAT", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) envoy_compat: Option<bool>,
+
+    /// Where counters are kept: memory, or for a Redis or Valkey that nodes share
+    /// redis://[USER:PASSWORD@]HOST[:PORT][/DB], unix:PATH, or
+    /// redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST../NAME[/DB] or
+    /// redis+cluster://[USER:PASSWORD@]HOST[:PORT],HOST..; rediss for TLS [default: memory]
+    #[arg(
+        long,
+        env = "TIDEGATE_STORE",
+        value_name = "STORE",
+        hide_env_values = true
+    )]
+    pub(crate) store: Option<StoreUrl>,
+
+    /// Do not start without the store: end with 69 if it cannot be met
+    #[arg(long, env = "TIDEGATE_REQUIRE_STORE", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) require_store: Option<bool>,
+
+    /// Folder for what this node keeps over a restart: with a store that nodes share, the list of them;
+    /// with counters in memory, those of rules with `durability: disk` and the secret they are named by.
+    /// Made if it is not there. One for each node [default: none]
+    #[arg(long, env = "TIDEGATE_DATA", value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// How many nodes share the store, if more than have signed in there [default: those that have]
+    #[arg(long, env = "TIDEGATE_NODES", value_name = "N")]
+    pub(crate) nodes: Option<u32>,
+
+    /// Milliseconds that a decision waits for a shared store where its rule says nothing [default: 5]
+    #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "MS")]
+    pub(crate) store_budget: Option<u64>,
+
+    /// Milliseconds between the clocks of a shared store and of this node that are worth a warning
+    /// [default: 20]
+    #[arg(long, env = "TIDEGATE_CLOCK_WARN", value_name = "MS")]
+    pub(crate) clock_warn: Option<u64>,
+
+    /// Milliseconds between them that are worth an alarm [default: 50, or clock-warn if that is more]
+    #[arg(long, env = "TIDEGATE_CLOCK_ALARM", value_name = "MS")]
+    pub(crate) clock_alarm: Option<u64>,
+
+    /// Where to answer checks: host:port, unix:path or off [default: 127.0.0.1:8080]
+    #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
+    pub(crate) http: Option<Address>,
+
+    /// Where to answer Envoy, by gRPC: host:port, unix:path or off [default: 127.0.0.1:8081]
+    #[arg(long, env = "TIDEGATE_GRPC", value_name = "ADDR")]
+    pub(crate) grpc: Option<Address>,
+
+    /// Seconds after which a gRPC connection is asked to close, so that clients spread over servers
+    /// that came later; up to a tenth more or less. 0: never [default: 86400]
+    #[arg(long, env = "TIDEGATE_GRPC_MAX_AGE", value_name = "SECS")]
+    pub(crate) grpc_max_age: Option<u64>,
+
+    /// Seconds that its calls in flight have to finish in then [default: 3600]
+    #[arg(long, env = "TIDEGATE_GRPC_MAX_AGE_GRACE", value_name = "SECS")]
+    pub(crate) grpc_max_age_grace: Option<u64>,
+
+    /// Certificate that `--grpc` shows, in PEM; with it the door is open for TLS only. Read again
+    /// when it changes
+    #[arg(long, env = "TIDEGATE_GRPC_CERT", value_name = "FILE")]
+    pub(crate) grpc_cert: Option<PathBuf>,
+
+    /// Its key, in PEM
+    #[arg(long, env = "TIDEGATE_GRPC_KEY", value_name = "FILE")]
+    pub(crate) grpc_key: Option<PathBuf>,
+
+    /// Authorities of which clients of `--grpc` must show a certificate, in PEM
+    #[arg(long, env = "TIDEGATE_GRPC_CLIENT_CA", value_name = "FILE")]
+    pub(crate) grpc_client_ca: Option<PathBuf>,
+
+    /// Names of which such a certificate must have one: host names, or URIs
+    #[arg(
+        long,
+        env = "TIDEGATE_GRPC_CLIENT_SAN",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub(crate) grpc_client_san: Option<Vec<String>>,
+
+    /// Which headers Envoy is asked to put on its answers: ours (RateLimit and its kin, Retry-After),
+    /// the three of the reference service, or none [default: ours]
+    #[arg(long, env = "TIDEGATE_ENVOY_HEADERS", value_enum)]
+    pub(crate) envoy_headers: Option<EnvoyHeaders>,
+
+    /// Give Envoy what it asked, and the metadata of its rules, as dynamic metadata
+    #[arg(long, env = "TIDEGATE_ENVOY_METADATA", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) envoy_metadata: Option<bool>,
+
+    /// Where to answer Redis clients: host:port, unix:path or off [default: off]
+    #[arg(long, env = "TIDEGATE_RESP", value_name = "ADDR")]
+    pub(crate) resp: Option<Address>,
+
+    /// File with the password that clients of `--resp` must send with AUTH or HELLO [default: none]
+    #[arg(long, env = "TIDEGATE_RESP_PASSWORD_FILE", value_name = "FILE")]
+    pub(crate) resp_password_file: Option<PathBuf>,
+
+    /// Where to show metrics and administer: host:port, unix:path or off [default: 127.0.0.1:8082]
+    #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
+    pub(crate) admin: Option<Address>,
+
+    /// Where to show metrics alone, to whoever asks: host:port, unix:path or off [default: off]
+    #[arg(long, env = "TIDEGATE_METRICS", value_name = "ADDR")]
+    pub(crate) metrics: Option<Address>,
+
+    /// The path of the page there [default: /metrics]
+    #[arg(long, env = "TIDEGATE_METRICS_PATH", value_name = "PATH")]
+    pub(crate) metrics_path: Option<String>,
+
+    /// File with the token that `--admin` asks for; required beyond loopback
+    #[arg(long, env = "TIDEGATE_ADMIN_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) admin_token_file: Option<PathBuf>,
+
+    /// Host names beside loopback that `--admin` may be addressed by
+    #[arg(
+        long,
+        env = "TIDEGATE_ADMIN_HOST",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub(crate) admin_host: Option<Vec<String>>,
+
+    /// Let every rule only watch: count what it would refuse, refuse nothing
+    #[arg(long, env = "TIDEGATE_SHADOW", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) shadow: Option<bool>,
+
+    /// File with the secret under which subjects are hashed and receipts are sealed
+    #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
+
+    /// The most memory counters may take [default: 512MiB]
+    #[arg(long, env = "TIDEGATE_MEMORY_CAP", value_name = "SIZE")]
+    pub(crate) memory_cap: Option<Size>,
+
+    /// The least that is logged; RUST_LOG says it more finely and wins [default: info]
+    #[arg(long, env = "TIDEGATE_LOG_LEVEL", value_enum)]
+    pub(crate) log_level: Option<LogLevel>,
+
+    /// How to log; auto is text on a terminal, else JSON [default: auto]
+    #[arg(long, env = "TIDEGATE_LOG_FORMAT", value_enum)]
+    pub(crate) log_format: Option<LogFormat>,
+
+    /// Seconds that requests in flight have to finish in at the end [default: 10]
+    #[arg(long, env = "TIDEGATE_DRAIN", value_name = "SECS")]
+    pub(crate) drain: Option<u64>,
+
+    /// Seconds to go on serving after SIGTERM while /readyz already says no [default: 1]
+    #[arg(long, env = "TIDEGATE_DRAIN_DELAY", value_name = "SECS")]
+    pub(crate) drain_delay: Option<u64>,
+
+    /// What X-RateLimit-Reset counts in [default: epoch]
+    #[arg(long, env = "TIDEGATE_RESET", value_enum)]
+    pub(crate) reset: Option<Reset>,
+
+    /// Connections at once [default: 4096, or what the limit on open files leaves]
+    #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS", value_name = "N")]
+    pub(crate) max_connections: Option<usize>,
+
+    /// Connections at once of one address (IPv6: of one /64). Loopback, unix sockets and trusted
+    /// proxies have no such bound [default: 1024]
+    #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_name = "N")]
+    pub(crate) max_connections_per_peer: Option<usize>,
+
+    /// Seconds after which a connection that sends nothing is closed [default: 60]
+    #[arg(long, env = "TIDEGATE_IDLE", value_name = "SECS")]
+    pub(crate) idle: Option<u64>,
+}
+
+impl Layer {
+    /// Reads a file of settings.
+    pub(crate) fn read(file: &Path) -> Result<Self, BadConfig> {
+        let text = std::fs::read_to_string(file).map_err(|source| BadConfig::Unreadable {
+            file: file.to_owned(),
+            source,
+        })?;
+        // No excerpt of the file: a line beside the faulty one may hold a password.
+        let told = serde_saphyr::options! { with_snippet: false };
+        serde_saphyr::from_str_with_options(&text, told).map_err(|e| BadConfig::Malformed {
+            file: file.to_owned(),
+            reason: e.to_string(),
+        })
+    }
+
+    /// This layer where it says something, else the one below.
+    pub(crate) fn over(self, below: Layer) -> Layer {
+        Layer {
+            rules: self.rules.or(below.rules),
+            xds: self.xds.or(below.xds),
+            merge_domains: self.merge_domains.or(below.merge_domains),
+            envoy_compat: self.envoy_compat.or(below.envoy_compat),
+            store: self.store.or(below.store),
+            require_store: self.require_store.or(below.require_store),
+            data: self.data.or(below.data),
+            nodes: self.nodes.or(below.nodes),
+            store_budget: self.store_budget.or(below.store_budget),
+            clock_warn: self.clock_warn.or(below.clock_warn),
+            clock_alarm: self.clock_alarm.or(below.clock_alarm),
+            http: self.http.or(below.http),
+            grpc: self.grpc.or(below.grpc),
+            grpc_max_age: self.grpc_max_age.or(below.grpc_max_age),
+            grpc_max_age_grace: self.grpc_max_age_grace.or(below.grpc_max_age_grace),
+            grpc_cert: self.grpc_cert.or(below.grpc_cert),
+            grpc_key: self.grpc_key.or(below.grpc_key),
+            grpc_client_ca: self.grpc_client_ca.or(below.grpc_client_ca),
+            grpc_client_san: self.grpc_client_san.or(below.grpc_client_san),
+            envoy_headers: self.envoy_headers.or(below.envoy_headers),
+            envoy_metadata: self.envoy_metadata.or(below.envoy_metadata),
+            resp: self.resp.or(below.resp),
+            resp_password_file: self.resp_password_file.or(below.resp_password_file),
+            admin: self.admin.or(below.admin),
+            metrics: self.metrics.or(below.metrics),
+            metrics_path: self.metrics_path.or(below.metrics_path),
+            admin_token_file: self.admin_token_file.or(below.admin_token_file),
+            admin_host: self.admin_host.or(below.admin_host),
+            shadow: self.shadow.or(below.shadow),
+            secret_file: self.secret_file.or(below.secret_file),
+            memory_cap: self.memory_cap.or(below.memory_cap),
+            log_level: self.log_level.or(below.log_level),
+            log_format: self.log_format.or(below.log_format),
+            drain: self.drain.or(below.drain),
+            drain_delay: self.drain_delay.or(below.drain_delay),
+            reset: self.reset.or(below.reset),
+            max_connections: self.max_connections.or(below.max_connections),
+            max_connections_per_peer: self
+                .max_connections_per_peer
+                .or(below.max_connections_per_peer),
+            idle: self.idle.or(below.idle),
+        }
+    }
+}

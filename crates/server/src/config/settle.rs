@@ -1,0 +1,136 @@
+//! From layers to settings: defaults, and what does not go together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::live::Pick;
+use tidegate::resilience::Tolerance;
+use tidegate_core::units::Nanos;
+
+use super::{BadConfig, Layer, RulesFrom, Settings, Size};
+use crate::address::Address;
+use crate::edges::envoy::EnvoyOptions;
+use crate::net::tls::Files;
+use crate::net::watch::Age;
+use crate::store_choice::StoreChoice;
+
+/// What the store needs to be of use.
+const LEAST_MEMORY: u64 = 16 << 20;
+
+impl Layer {
+    /// Fills in the defaults. They are the design's; the reasons that are not obvious stand here.
+    pub(crate) fn settle(self) -> Result<Settings, BadConfig> {
+        let grpc_tls = self.grpc_tls()?;
+        let store = StoreChoice::of(self.store)?;
+        let memory_cap = self.memory_cap.unwrap_or(Size(512 << 20));
+        if memory_cap.0 < LEAST_MEMORY {
+            return Err(BadConfig::TooLittleMemory);
+        }
+        let resp = self.resp.unwrap_or(Address::Off);
+        let doors = [&self.http, &self.grpc, &self.admin].map(Option::as_ref);
+        let off = |door: Option<&Address>| door == Some(&Address::Off);
+        if doors.into_iter().all(off) && off(Some(&resp)) {
+            return Err(BadConfig::NothingOpen);
+        }
+        let clock = tolerance(self.clock_warn, self.clock_alarm)?;
+        let loopback = |port: u16| Address::Tcp(format!("127.0.0.1:{port}"));
+        Ok(Settings {
+            rules: RulesFrom {
+                path: self.rules,
+                pick: Pick::Rules,
+                xds: self.xds,
+                may_be_bad: false,
+                may_be_late: false,
+            },
+            merge_domains: self.merge_domains.unwrap_or(false),
+            counter_prefix: Arc::default(),
+            store,
+            require_store: self.require_store.unwrap_or(false),
+            data: self.data,
+            nodes: self.nodes.filter(|nodes| *nodes > 0),
+            // Several round trips within a zone, and nothing a client would notice.
+            store_budget: Duration::from_millis(self.store_budget.unwrap_or(5).max(1)),
+            clock,
+            http: self.http.unwrap_or_else(|| loopback(8080)),
+            grpc: self.grpc.unwrap_or_else(|| loopback(8081)),
+            grpc_age: age(self.grpc_max_age, self.grpc_max_age_grace),
+            grpc_tls,
+            envoy: EnvoyOptions {
+                headers: self.envoy_headers.unwrap_or_default().names(),
+                dynamic_metadata: self.envoy_metadata.unwrap_or(false),
+                ..EnvoyOptions::default()
+            },
+            resp,
+            resp_password_file: self.resp_password_file,
+            admin: self.admin.unwrap_or_else(|| loopback(8082)),
+            metrics: self.metrics.unwrap_or(Address::Off),
+            metrics_path: self.metrics_path.unwrap_or_else(|| "/metrics".to_owned()),
+            admin_token_file: self.admin_token_file,
+            admin_hosts: self.admin_host.unwrap_or_default(),
+            shadow: self.shadow.unwrap_or(false),
+            secret_file: self.secret_file,
+            memory_cap,
+            log_level: self.log_level.unwrap_or_default(),
+            log_format: self.log_format.unwrap_or_default(),
+            drain: Duration::from_secs(self.drain.unwrap_or(10)),
+            // A balancer that probes every second has seen /readyz once before the door closes.
+            drain_delay: Duration::from_secs(self.drain_delay.unwrap_or(1)),
+            reset: self.reset.unwrap_or_default(),
+            max_connections: self.max_connections.unwrap_or(4096).max(1),
+            // A quarter of the usual number: more than any pool of connections needs, and it takes
+            // four to shut the others out.
+            max_connections_per_peer: self.max_connections_per_peer.unwrap_or(1024).max(1),
+            // Longer than most proxies keep an idle connection, so that they close first.
+            idle: Duration::from_secs(self.idle.unwrap_or(60).max(1)),
+        })
+    }
+}
+
+impl Layer {
+    /// The files of TLS on the gRPC door, if it is to have any.
+    fn grpc_tls(&self) -> Result<Option<Files>, BadConfig> {
+        let half = |given, missing| Err(BadConfig::HalfOfTls { given, missing });
+        match (&self.grpc_cert, &self.grpc_key) {
+            (Some(_), None) => half("--grpc-cert", "--grpc-key"),
+            (None, Some(_)) => half("--grpc-key", "--grpc-cert"),
+            (None, None) if self.grpc_client_ca.is_some() => {
+                half("--grpc-client-ca", "--grpc-cert")
+            }
+            _ if self.grpc_client_san.is_some() && self.grpc_client_ca.is_none() => {
+                half("--grpc-client-san", "--grpc-client-ca")
+            }
+            (None, None) => Ok(None),
+            (Some(certificate), Some(key)) => Ok(Some(Files {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_authorities: self.grpc_client_ca.clone(),
+                client_names: self.grpc_client_san.clone().unwrap_or_default(),
+            })),
+        }
+    }
+}
+
+/// How old a connection gets, both in seconds. The defaults are the reference service's: long enough
+/// to cost nothing, short enough that a fleet that grew is found within a day.
+pub(super) fn age(most: Option<u64>, grace: Option<u64>) -> Option<Age> {
+    // A century is as good as any time beyond, and no sum with it wraps.
+    let bounded = |secs: u64| Duration::from_secs(secs.min(u32::MAX.into()));
+    let most = bounded(most.unwrap_or(86_400));
+    (!most.is_zero()).then(|| Age {
+        most,
+        grace: bounded(grace.unwrap_or(3_600)),
+    })
+}
+
+/// What clocks may be apart, both in milliseconds.
+pub(super) fn tolerance(warn: Option<u64>, alarm: Option<u64>) -> Result<Tolerance, BadConfig> {
+    let warn = warn.unwrap_or(20);
+    let alarm = alarm.unwrap_or(warn.max(50));
+    if alarm < warn {
+        return Err(BadConfig::AlarmBeforeWarning { warn, alarm });
+    }
+    Ok(Tolerance {
+        warn: Nanos::from_millis(warn),
+        alarm: Nanos::from_millis(alarm),
+    })
+}

@@ -1,0 +1,93 @@
+use super::settle::{age, tolerance};
+use super::*;
+use tidegate_core::units::Nanos;
+
+fn file(text: &str) -> Result<Layer, BadConfig> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tidegate.yaml");
+    std::fs::write(&path, text).unwrap();
+    Layer::read(&path)
+}
+
+#[test]
+fn an_upper_layer_wins_where_it_speaks() {
+    let flags = Layer {
+        drain: Some(3),
+        ..Layer::default()
+    };
+    let below = "drain: 5\nidle: 7\nhttp: off\nmemory_cap: 1GiB\nreset: delta\n\
+                 max_connections_per_peer: 9\n";
+    let below = file(below).unwrap();
+    let settings = flags.over(below).settle().unwrap();
+    assert_eq!(settings.drain, Duration::from_secs(3));
+    assert_eq!(settings.idle, Duration::from_secs(7));
+    assert_eq!(settings.http, Address::Off);
+    assert_eq!(settings.max_connections_per_peer, 9);
+    assert_eq!(settings.memory_cap, Size(1 << 30));
+    assert_eq!(settings.reset, Reset::Delta);
+    assert_eq!(settings.admin.to_string(), "127.0.0.1:8082");
+}
+
+#[test]
+fn a_name_that_is_not_a_setting_is_refused_and_named() {
+    let error = file("drian: 5\n").unwrap_err().to_string();
+    assert!(error.contains("drian"), "{error}");
+}
+
+#[test]
+fn a_store_that_is_not_there_yet_is_refused_without_its_password() {
+    let store = Some("mongodb://:secret@host".to_owned().into());
+    let error = Layer {
+        store,
+        ..Layer::default()
+    }
+    .settle()
+    .unwrap_err()
+    .to_string();
+    let told = "store `mongodb` is not there yet; write memory, redis://HOST:PORT, ";
+    assert!(error.starts_with(told), "{error}");
+    assert!(!error.contains("secret"), "{error}");
+}
+
+#[test]
+fn a_password_is_never_repeated() {
+    let texts = [
+        "store: redis://:planted@host\ndrian: 5\n",
+        "store: [redis://:planted@host]\n",
+    ];
+    for text in texts {
+        let error = file(text).unwrap_err().to_string();
+        assert!(!error.contains("planted"), "{error}");
+    }
+}
+
+#[test]
+fn an_alarm_comes_no_sooner_than_its_warning() {
+    assert_eq!(tolerance(None, None).unwrap(), Tolerance::default());
+    let loose = tolerance(Some(70), None).unwrap();
+    assert_eq!(loose.alarm, Nanos::from_millis(70));
+    let error = tolerance(Some(70), Some(60)).unwrap_err().to_string();
+    assert!(error.starts_with("--clock-alarm 60 is below"), "{error}");
+}
+
+#[test]
+fn an_age_of_nothing_is_no_end_and_the_greatest_one_is_borne() {
+    assert_eq!(age(Some(0), None), None);
+    let (day, hour) = (Duration::from_secs(86_400), Duration::from_secs(3_600));
+    let usual = Age {
+        most: day,
+        grace: hour,
+    };
+    assert_eq!(age(None, None), Some(usual));
+    let greatest = age(Some(u64::MAX), Some(u64::MAX)).unwrap();
+    assert!(greatest.most * 300 > day && greatest.grace > day);
+}
+
+#[test]
+fn sizes_are_read_and_never_wrap() {
+    assert_eq!("64KiB".parse(), Ok(Size(65_536)));
+    assert_eq!("7".parse(), Ok(Size(7)));
+    for text in ["", "MiB", "1MB", "-1", "99999999999GiB"] {
+        assert!(text.parse::<Size>().is_err(), "{text}");
+    }
+}
