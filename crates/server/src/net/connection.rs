@@ -7,13 +7,12 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use http::{HeaderValue, Version, header};
 use hyper::body::Incoming;
-use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -25,6 +24,7 @@ use tracing::{debug, error};
 use crate::address::Place;
 use crate::net::fair::Fair;
 use crate::net::outgoing::Outgoing;
+use crate::net::streams::{Streams, Together};
 use crate::net::watch::{self, Activity, Guards, Keeping};
 
 /// The most bytes of a request's head.
@@ -95,11 +95,18 @@ where
     });
     let requests = Arc::clone(&shared);
     let service = service_fn(move |request| answer(Arc::clone(&requests), request));
-    let builder = builder(shared.handler.speaks());
+    let streams = Streams::default();
+    let builder = builder(shared.handler.speaks(), streams.clone());
     let connection = pin!(builder.serve_connection(TokioIo::new(Fair(io)), service));
-    let ended = watch::over(
+    let together = pin!(Together {
         connection,
-        Connection::graceful_shutdown,
+        streams
+    });
+    let ended = watch::over(
+        together,
+        |together: Pin<&mut Together<'_, _>>| {
+            Connection::graceful_shutdown(together.get_mut().connection.as_mut());
+        },
         &shared.activity,
         keeping,
         guards,
@@ -110,11 +117,11 @@ where
     }
 }
 
-fn builder(speaks: Speaks) -> Builder<AtOnce> {
-    let mut builder = match speaks {
-        Speaks::Http => Builder::new(AtOnce),
-        Speaks::Http2 => Builder::new(AtOnce).http2_only(),
-    };
+fn builder(speaks: Speaks, streams: Streams) -> Builder<Streams> {
+    let mut builder = Builder::new(streams);
+    if speaks == Speaks::Http2 {
+        builder = builder.http2_only();
+    }
     builder.http1().max_buf_size(LONGEST_HEAD);
     builder
         .http2()
@@ -127,22 +134,6 @@ fn builder(speaks: Speaks) -> Builder<AtOnce> {
         .initial_connection_window_size(1 << 20)
         .max_send_buf_size(64 << 10);
     builder
-}
-
-/// Does the work of an HTTP/2 stream where it stands as far as it goes. Only what has to wait becomes
-/// a task, which costs more than most decisions.
-#[derive(Clone, Copy)]
-struct AtOnce;
-
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for AtOnce {
-    fn execute(&self, work: F) {
-        let mut work = Box::pin(work);
-        // Whoever is told to wake is nobody: a task asks again.
-        let mut nobody = Context::from_waker(Waker::noop());
-        if work.as_mut().poll(&mut nobody).is_pending() {
-            tokio::spawn(work);
-        }
-    }
 }
 
 async fn answer<H: Handler>(

@@ -24,6 +24,7 @@ pub(crate) mod fair;
 pub(crate) mod listener;
 pub(crate) mod outgoing;
 pub(crate) mod peers;
+mod streams;
 pub(crate) mod tls;
 mod transfers;
 pub(crate) mod watch;
