@@ -339,15 +339,16 @@ impl Shared {
     }
 }
 
-/// One verb, on whichever store it is.
+/// One verb, on whichever store it is. What waits goes to the heap: memory, which never does, would
+/// carry the room for it through every decision.
 macro_rules! either {
     ($self:ident, $store:ident => $answer:expr) => {
         match $self {
             Counters::Memory($store) => $answer.await,
-            Counters::Disk($store) => $answer.await,
+            Counters::Disk($store) => Box::pin($answer).await,
             Counters::Shared(shared) => {
                 let $store = &shared.store;
-                $answer.await
+                Box::pin($answer).await
             }
         }
     };
