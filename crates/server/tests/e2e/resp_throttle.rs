@@ -7,24 +7,35 @@ use crate::server::{Server, wait_for};
 
 const NONE: &str = "version: 1\nrules: []\n";
 
+/// Asks, and compares. What is to come back in hours may have become less by what a slow machine takes.
+#[track_caller]
+fn check(redis: &mut Redis, line: &str, want: [i64; 5]) {
+    let answer = redis.ask(line).integers();
+    let like = |(told, want): (&i64, i64)| match want {
+        3_600.. => (want - 600..=want).contains(told),
+        _ => *told == want,
+    };
+    let alike = answer.len() == 5 && answer.iter().zip(want).all(like);
+    assert!(alike, "{line} gives {answer:?}, not {want:?}");
+}
+
 /// So slow that nothing comes back while a test runs: one unit in an hour.
 fn vectors(redis: &mut Redis) {
-    let mut ask = |line: &str| redis.ask(line).integers();
-    assert_eq!(ask("CL.THROTTLE published 15 30 60"), [0, 16, 15, -1, 2]);
-    assert_eq!(ask("CL.THROTTLE k 4 1 3600 6"), [1, 5, 5, -1, 0]);
+    check(redis, "CL.THROTTLE published 15 30 60", [0, 16, 15, -1, 2]);
+    check(redis, "CL.THROTTLE k 4 1 3600 6", [1, 5, 5, -1, 0]);
     for used in 1..=5 {
         let want = [0, 5, 5 - used, -1, 3_600 * used];
-        assert_eq!(ask("CL.THROTTLE k 4 1 3600"), want);
+        check(redis, "CL.THROTTLE k 4 1 3600", want);
     }
-    assert_eq!(ask("CL.THROTTLE k 4 1 3600 2"), [1, 5, 0, 7_200, 18_000]);
-    assert_eq!(ask("cl.throttle k 4 1 3600"), [1, 5, 0, 3_600, 18_000]);
-    assert_eq!(ask("CL.THROTTLE k 4 1 3600 0"), [0, 5, 0, -1, 18_000]);
-    assert_eq!(ask("CL.THROTTLE other 4 1 3600 3"), [0, 5, 2, -1, 10_800]);
-    assert_eq!(ask("CL.THROTTLE none -1 1 10"), [1, 0, 0, -1, 0]);
-    assert_eq!(ask("THROTTLE k 5 1 3600"), [1, 5, 4, 3_600, 0]);
-    assert_eq!(ask("THROTTLE k 5 1 3600 4"), [1, 5, 0, 18_000, 0]);
-    assert_eq!(ask("THROTTLE k 5 1 3600 6"), [0, 5, 0, 18_000, -1]);
-    assert_eq!(ask("THROTTLE k 5 1 3600"), [0, 5, 0, 18_000, 3_600]);
+    check(redis, "CL.THROTTLE k 4 1 3600 2", [1, 5, 0, 7_200, 18_000]);
+    check(redis, "cl.throttle k 4 1 3600", [1, 5, 0, 3_600, 18_000]);
+    check(redis, "CL.THROTTLE k 4 1 3600 0", [0, 5, 0, -1, 18_000]);
+    check(redis, "CL.THROTTLE other 4 1 3600 3", [0, 5, 2, -1, 10_800]);
+    check(redis, "CL.THROTTLE none -1 1 10", [1, 0, 0, -1, 0]);
+    check(redis, "THROTTLE k 5 1 3600", [1, 5, 4, 3_600, 0]);
+    check(redis, "THROTTLE k 5 1 3600 4", [1, 5, 0, 18_000, 0]);
+    check(redis, "THROTTLE k 5 1 3600 6", [0, 5, 0, 18_000, -1]);
+    check(redis, "THROTTLE k 5 1 3600", [0, 5, 0, 18_000, 3_600]);
 }
 
 #[test]
