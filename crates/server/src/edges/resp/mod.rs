@@ -3,7 +3,9 @@
 //! `wire` turns bytes into commands and `reply` answers into bytes; `throttle` reads the commands that
 //! bring their limit, `ask` those that are decided by rules, `greeting` all the others, and `verb` tells
 //! them apart. `pass` decides what has arrived, `buffers` lends it room, `serve` reads and writes. There
-//! is no way from here to a Redis behind: a command that is not one of these is unknown.
+//! is no way from here to a Redis behind: a command that is not one of these is unknown. An error is an
+//! answer like any other, in the words of the service that a command comes from, so each is written beside
+//! its command, and what breaks the protocol itself in `wire`.
 //!
 //! | what | bound | then |
 //! |---|---|---|
