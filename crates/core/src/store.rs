@@ -17,7 +17,7 @@ use std::future::Future;
 use smallvec::{SmallVec, smallvec};
 
 pub use self::shared::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, Vitals};
-pub use self::terms::{Abilities, Durability, Keeps, OnStoreFailure, Terms};
+pub use self::terms::{Abilities, Counting, Durability, Keeps, OnStoreFailure, Terms};
 use crate::algorithms::{Figures, Limit, State, Verdict};
 use crate::subject::{Fingerprint, RuleName};
 use crate::units::{Cost, Nanos};
@@ -248,12 +248,14 @@ pub enum Refunded {
 }
 
 /// Units taken from one limit in advance.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Granted {
     /// How many, at most what was asked; zero if there were none.
     pub units: u64,
     /// How the limit stands now.
     pub figures: Figures,
+    /// The counter as the store holds it now, from a store that may lose it.
+    pub seen: Option<Seen>,
     /// The store's time of the grant.
     pub at: Nanos,
 }
@@ -379,7 +381,8 @@ pub trait Store: Send + Sync {
     /// Gives back an earlier charge, once, as far as the bounds allow.
     fn refund(&self, refund: &Refund<'_>) -> impl Future<Output = Answer<Refunded>> + Send;
 
-    /// Takes as much as there is of one limit, up to the charge's cost.
+    /// Takes units of one limit in advance, up to the charge's cost and to half of what is left,
+    /// rounded up: others find some, and near the end it is one at a time.
     fn grant(&self, charge: &Charge<'_>) -> impl Future<Output = Answer<Granted>> + Send;
 
     /// Charges whether it fits or not: debt, for costs known only afterwards.

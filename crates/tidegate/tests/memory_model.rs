@@ -147,7 +147,7 @@ impl Model {
     fn grant(&mut self, charge: &Charge<'_>, now: Nanos) -> u64 {
         let (mut state, at) = self.read(charge, now);
         let there = charge.limit.remaining(&state, at);
-        let Some(units) = Cost::new(there.min(charge.cost.get())) else {
+        let Some(units) = Cost::new(there.div_ceil(2).min(charge.cost.get())) else {
             return 0;
         };
         charge.limit.spend(&mut state, at, units);

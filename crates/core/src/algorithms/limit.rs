@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::bucket::{Bucket, BucketState};
 use super::fixed_window::{FixedState, FixedWindow};
 use super::frame::Frame;
+use super::lease;
 use super::metered::Metered;
 use super::sliding_log::{LogState, SlidingLog};
 use super::sliding_window::{SlidingState, SlidingWindow};
@@ -23,6 +24,8 @@ pub struct Limit {
     tag: u32,
     pub(super) per: Nanos,
     pub(super) count: u64,
+    /// How long units drawn in advance may wait; not part of the tag, because no state depends on it.
+    lease: Option<Nanos>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,6 +85,10 @@ impl Limit {
                 most: MOST_PER_WINDOW,
             });
         }
+        let (lease, burst) = match spec.leased {
+            Some(wanted) => lease::shorten(spec, burst, wanted).map(|(l, b)| (Some(l), b))?,
+            None => (None, burst),
+        };
         let fitting = precision.ticks().iter().find_map(|tick| {
             let shape = Shape::compile(spec, burst, *tick, precision)?;
             Some((*tick, shape))
@@ -93,6 +100,7 @@ impl Limit {
             tag: 0,
             per: spec.window.length(),
             count: spec.count,
+            lease,
             shape,
             tick,
         };
@@ -122,6 +130,7 @@ impl Limit {
             tag: 0,
             per: Nanos::ZERO,
             count: 1,
+            lease: None,
         }
     }
 
@@ -172,6 +181,19 @@ impl Limit {
             Shape::Fixed(window) => self.tick.start(window.guard),
             _ => Nanos::ZERO,
         }
+    }
+
+    /// How long units that are drawn in advance may wait to be used, if any may be drawn.
+    pub fn lease(&self) -> Option<Nanos> {
+        self.lease
+    }
+
+    /// Until when units charged at `at` may be used with every bound as if they were charged when used.
+    pub fn lease_until(&self, at: Nanos) -> Nanos {
+        let lasts = self.lease.unwrap_or(Nanos::ZERO);
+        let edge = lease::edge(&self.shape, self.tick.floor(at));
+        let ends = at.plus(lasts);
+        edge.map_or(ends, |edge| ends.min(self.tick.start(edge)))
     }
 
     /// How long an empty limit takes to hold its whole capacity again, for headers.
@@ -258,6 +280,16 @@ impl Limit {
         with!(self, state, |metered, inner| metered
             .meter
             .remaining(inner, tick))
+    }
+
+    /// Charges in advance: up to `most`, and no more than half of what would fit, rounded up. How many
+    /// units that were.
+    pub fn draw(&self, state: &mut State, at: Moment, most: Cost) -> u64 {
+        let units = self.remaining(state, at).div_ceil(2).min(most.get());
+        if let Some(cost) = Cost::new(units) {
+            self.spend(state, at, cost);
+        }
+        units
     }
 
     /// What a client may be told.

@@ -13,6 +13,7 @@ mod bucket;
 mod convert;
 mod fixed_window;
 mod frame;
+mod lease;
 mod limit;
 mod metered;
 mod parameters;

@@ -144,6 +144,8 @@ pub struct Spec {
     pub stagger: bool,
     /// Queue: the longest delay, if shorter than the queue itself allows.
     pub max_delay: Option<Nanos>,
+    /// The longest that units drawn in advance may wait to be used, if any may be drawn.
+    pub leased: Option<Nanos>,
 }
 
 impl Spec {
@@ -157,6 +159,7 @@ impl Spec {
             guard: Nanos::ZERO,
             stagger: false,
             max_delay: None,
+            leased: None,
         }
     }
 
@@ -186,6 +189,15 @@ pub enum Unfit {
     /// A window algorithm given a burst, or another parameter that means nothing to it.
     #[error("a burst means nothing to a window")]
     BurstOnWindow,
+    /// A burst too small to be shortened by what leases may hold.
+    #[error("a burst below {least} leaves nothing to lease")]
+    BurstBelowLeases {
+        /// The smallest burst that works.
+        least: u64,
+    },
+    /// A log or a queue: what is drawn in advance has no place in their order.
+    #[error("units of it cannot be drawn in advance")]
+    NotLeased,
 }
 
 /// The largest count of a window: twice that must fit a 32-bit counter, because debt is kept.

@@ -5,6 +5,7 @@
 //! their top. A set never changes: a reload makes another. Nothing here reads a file or a
 //! clock, knows a store, or decides a request; the language is described in `docs/rules.md`.
 
+mod ahead;
 mod calendar;
 mod choices;
 mod compile;
@@ -45,7 +46,10 @@ pub use fault::{Fault, Faults, Place, Warning};
 pub use lint::lint;
 pub use lists::{Entry, Listed};
 pub use matrix::Fit;
-pub use model::{Alternatives, By, Class, IfMissing, Mode, Rates, Rule, RuleKind};
+pub use model::{
+    Alternatives, By, Ceilings, Class, Concurrent, IfMissing, Mode, Priority, Rates, Rule,
+    RuleKind, Soft,
+};
 pub use rate::{PerWindow, Rate, RateError, parse_rate};
 pub use schema::schema;
 pub use set::{Identity, RuleSet};

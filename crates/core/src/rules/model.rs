@@ -26,6 +26,9 @@ pub struct Rule {
     pub(crate) unit: Option<Arc<str>>,
     pub(crate) terms: Terms,
     pub(crate) max_delay: Option<Nanos>,
+    pub(crate) concurrent: Option<Concurrent>,
+    pub(crate) priority: Option<Ceilings>,
+    pub(crate) soft: Option<Soft>,
     pub(crate) algorithm: Algorithm,
     pub(crate) stagger: bool,
     pub(crate) guard: Nanos,
@@ -156,6 +159,57 @@ pub enum Mode {
     Off,
 }
 
+/// How many requests of one subject may be open at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Concurrent {
+    /// So many, on all nodes together.
+    Most(u32),
+    /// As many as this node finds it can take, by how long they take.
+    Adaptive,
+}
+
+/// How much a request matters.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Priority {
+    /// May use all of a limit.
+    Critical,
+    /// What a request is that says nothing.
+    #[default]
+    Normal,
+    /// The first to go.
+    Sheddable,
+}
+
+/// How much of a limit requests of each priority may use, in thousandths.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ceilings {
+    /// Of those that matter most.
+    pub critical: u32,
+    /// Of those that say nothing.
+    pub normal: u32,
+    /// Of those that go first.
+    pub sheddable: u32,
+}
+
+impl Default for Ceilings {
+    fn default() -> Self {
+        Ceilings {
+            critical: 1_000,
+            normal: 950,
+            sheddable: 800,
+        }
+    }
+}
+
+/// Delay before refusal: from a part of the limit on, longer and longer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Soft {
+    /// In use of the limit where it begins, in thousandths.
+    pub from: u32,
+    /// The delay when all of it is in use.
+    pub max_delay: Nanos,
+}
+
 impl Rule {
     /// A rule that has a name, a place and rates, and all else as usual.
     pub(crate) fn bare(name: RuleName, place: Place, rates: Arc<Rates>) -> Self {
@@ -170,6 +224,9 @@ impl Rule {
             unit: None,
             terms: Terms::USUAL,
             max_delay: None,
+            concurrent: None,
+            priority: None,
+            soft: None,
             algorithm: Algorithm::FixedWindow,
             stagger: false,
             guard: Nanos::ZERO,
@@ -213,6 +270,21 @@ impl Rule {
     /// The longest delay a client of this rule may be given.
     pub fn max_delay(&self) -> Option<Nanos> {
         self.max_delay
+    }
+
+    /// How many requests of one subject may be open at once, if that is limited.
+    pub fn concurrent(&self) -> Option<Concurrent> {
+        self.concurrent
+    }
+
+    /// How much of its limits requests of each priority may use, if they differ.
+    pub fn priority(&self) -> Option<Ceilings> {
+        self.priority
+    }
+
+    /// How requests are delayed before they are refused, if they are.
+    pub fn soft(&self) -> Option<Soft> {
+        self.soft
     }
 
     /// What it asks of the store.

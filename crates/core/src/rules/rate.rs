@@ -62,6 +62,7 @@ pub(crate) struct Manner {
     pub(crate) guard: Nanos,
     pub(crate) stagger: bool,
     pub(crate) max_delay: Option<Nanos>,
+    pub(crate) leased: Option<Nanos>,
 }
 
 impl Manner {
@@ -72,6 +73,7 @@ impl Manner {
             guard: Nanos::ZERO,
             stagger: false,
             max_delay: None,
+            leased: None,
         }
     }
 }
@@ -157,6 +159,7 @@ impl PerWindow {
             // A day is the same day for everybody, in UTC as in any other zone.
             stagger: manner.stagger && matches!(self.window, Span::Time(_)),
             max_delay: manner.max_delay,
+            leased: manner.leased,
         };
         let precision = manner.precision;
         Limit::compile(&spec, precision).map_err(|unfit| self.unfit(&spec, unfit, precision))
@@ -186,6 +189,18 @@ impl PerWindow {
             Unfit::TooMany { most } => RateError::new(
                 found,
                 format!("whose count is above the {most} that a window can hold; write less"),
+            ),
+            Unfit::BurstBelowLeases { least } => RateError::new(
+                found,
+                format!(
+                    "whose burst is too small for leases of 5ms; write burst {least} or more, or \
+                     `counting: exact`"
+                ),
+            ),
+            Unfit::NotLeased => RateError::new(
+                format!("counting leased with algorithm {}", spec.algorithm),
+                "which keeps an order that units drawn in advance have no place in; write \
+                 `counting: exact` or another algorithm",
             ),
             Unfit::Inexact => RateError::new(found, inexact(spec, precision)),
         }

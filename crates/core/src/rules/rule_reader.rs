@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::ahead;
 use super::choices::{
     FLAGS, IF_MISSING, MODES, algorithm, choice, on_store_failure, span, unknown,
 };
@@ -99,14 +100,15 @@ impl<'d> RuleReader<'d, '_> {
         let written = self
             .rates
             .read(slots.rate, slots.tiers, slots.overrides, &shown_by, report);
-        if slots.rate.is_none() && name.is_some() {
+        if slots.rate.is_none() && slots.concurrent.is_none() && name.is_some() {
             report.fault(
                 node.line(),
                 "has no rate; write one such as 100/minute, or unlimited",
             );
         }
         let unlimited = slots.rate.is_some() && written.is_unlimited();
-        if by.is_none() && !unlimited && slots.rate.is_some() {
+        let limits = slots.concurrent.is_some() || slots.rate.is_some() && !unlimited;
+        if by.is_none() && limits {
             let message = "does not say whose requests it counts together; write `by: ip`, or \
                            `by: global` for everybody";
             report.fault(node.line(), message);
@@ -118,7 +120,12 @@ impl<'d> RuleReader<'d, '_> {
         };
         let durability = durability::read(slots.durability, defaults, self.store, node, report);
         let precision = durability::precision(durability, self.store);
-        let manner = manner(&slots, algorithm, precision, report);
+        let (counting, leased) = ahead::counting(slots.counting, self.store, report);
+        let concurrent = slots.concurrent.and_then(|n| ahead::concurrent(n, report));
+        let manner = Manner {
+            leased,
+            ..manner(&slots, algorithm, precision, report)
+        };
         let compiled = self.rates.compile(written, manner, report);
         let place = report.place(node.line());
         let at = u32::try_from(read.rules.len()).ok()?;
@@ -144,9 +151,13 @@ impl<'d> RuleReader<'d, '_> {
                 budget: span(&slots.budget, "budget", report)
                     .or_else(|| durability::usual_budget(durability)),
                 durability,
+                counting,
                 named_by,
             },
             max_delay: manner.max_delay,
+            concurrent,
+            priority: None,
+            soft: None,
             algorithm,
             stagger: manner.stagger,
             guard: manner.guard,
@@ -232,7 +243,6 @@ fn name<'d>(slots: &RuleSlots<'d>, node: Node<'d>, report: &mut Report<'_>) -> O
 /// Fields whose machinery is still to come. Ignoring them would promise what is not kept.
 fn refuse_unready(slots: &RuleSlots<'_>, report: &mut Report<'_>) {
     let fields = [
-        (slots.concurrent, "concurrent"),
         (slots.priority, "priority"),
         (slots.soft, "soft"),
         (slots.charge_on, "charge_on"),
@@ -243,23 +253,19 @@ fn refuse_unready(slots: &RuleSlots<'_>, report: &mut Report<'_>) {
             report.fault(node.line(), message);
         }
     }
-    let choices: [(_, &str, &[&str]); 2] = [
-        (slots.counting, "counting", &["exact", "leased", "lenient"]),
-        (slots.count_denied, "count_denied", &["false", "true"]),
-    ];
-    for (node, field, known) in choices {
-        let Some(node) = node else { continue };
-        let Some(text) = report.text(field, node, known[0]) else {
-            continue;
-        };
-        if known[1..].contains(&text) {
-            let message = format!(
-                "has {field} `{text}`, which this version does not do yet; write {} or remove it",
-                known[0]
-            );
+    let Some(node) = slots.count_denied else {
+        return;
+    };
+    match report.text("count_denied", node, "false") {
+        None | Some("false") => {}
+        Some("true") => {
+            let message = "has count_denied `true`, which this version does not do yet; write false \
+                           or remove it";
             report.fault(node.line(), message);
-        } else if text != known[0] {
-            report.fault(node.line(), unknown(field, text, known));
+        }
+        Some(other) => {
+            let message = unknown("count_denied", other, &["false", "true"]);
+            report.fault(node.line(), message);
         }
     }
 }
@@ -289,6 +295,7 @@ fn manner(
         stagger: choice(&stagger, "stagger", &FLAGS, report),
         guard: span(&guard, "guard", report).unwrap_or_default(),
         max_delay: span(&max_delay, "max_delay", report),
+        leased: None,
     }
 }
 

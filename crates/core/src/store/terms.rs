@@ -57,6 +57,34 @@ impl Durability {
     }
 }
 
+/// How a node counts what it admits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Counting {
+    /// Each request is charged to the one true counter before it is admitted.
+    #[default]
+    Exact,
+    /// From units that were charged in advance: never over the limit, and no round trip where there is
+    /// much traffic.
+    Leased,
+    /// By what the node last heard of the others, who hear of it a moment later: over the limit by a
+    /// bound that is told.
+    Lenient,
+}
+
+impl Counting {
+    /// Every one, in the order the documentation has them.
+    pub const ALL: [Counting; 3] = [Counting::Exact, Counting::Leased, Counting::Lenient];
+
+    /// As a rules file writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Counting::Exact => "exact",
+            Counting::Leased => "leased",
+            Counting::Lenient => "lenient",
+        }
+    }
+}
+
 /// What a store can keep counts safe from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Keeps {
@@ -100,6 +128,12 @@ impl Abilities {
         precision: Precision::Memory,
         keeps: Keeps::Unknown,
     };
+
+    /// Whether several nodes may count there. Where only one does, exact counting costs no round trip
+    /// and every other way is the same.
+    pub const fn is_shared(self) -> bool {
+        matches!(self.keeps, Keeps::OnReplicas | Keeps::Unknown)
+    }
 }
 
 /// What a rule asks of the store that keeps its counts.
@@ -111,6 +145,9 @@ pub struct Terms {
     pub budget: Option<Nanos>,
     /// What its counts must be safe from before a decision is told.
     pub durability: Durability,
+    /// How its requests are counted. What is drawn in advance, and for how long, is a matter of each
+    /// limit: [`Limit::lease`](crate::algorithms::Limit::lease).
+    pub counting: Counting,
     /// How many attributes name a subject: of two, the one named by more is the narrower. Where a set
     /// cannot be charged in one step, the narrower is charged first.
     pub named_by: u8,
@@ -122,6 +159,7 @@ impl Terms {
         on_failure: OnStoreFailure::Local,
         budget: None,
         durability: Durability::None,
+        counting: Counting::Exact,
         named_by: 0,
     };
 }

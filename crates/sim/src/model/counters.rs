@@ -10,7 +10,7 @@ use tidegate_core::algorithms::{Limit, State, Verdict};
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Outcome, Reading, Refund, Refunded, Role, Seed, Seen, Source,
 };
-use tidegate_core::units::{Cost, Nanos};
+use tidegate_core::units::Nanos;
 
 /// What is to become of a charge set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,21 +193,24 @@ impl Counters {
         self.write(counter, limit, state, now);
     }
 
-    /// Takes what there is.
+    /// Takes units in advance.
     pub fn grant(&mut self, charge: &Charge<'_>, now: Nanos) -> Granted {
         let limit = charge.limit.as_ref();
         let found = self.find(charge.counter(), limit, now);
+        let was_there = found.is_some();
         let mut state = found.unwrap_or_else(|| limit.fresh(now));
         let at = limit.advance(&mut state, now);
-        let units = limit.remaining(&state, at).min(charge.cost.get());
-        if let Some(cost) = Cost::new(units) {
-            limit.spend(&mut state, at, cost);
-        }
+        let units = limit.draw(&mut state, at, charge.cost);
         let figures = limit.figures(&state, at);
+        let seen = Seen {
+            state: state.clone(),
+            was_there,
+        };
         self.write(charge.counter(), limit, state, now);
         Granted {
             units,
             figures,
+            seen: Some(seen),
             at: now,
         }
     }

@@ -43,7 +43,7 @@ macro_rules! every_claim {
             a_batch_is_decided_in_order
             a_refund_gives_back_once
             a_refund_is_capped_by_what_has_not_drained
-            a_grant_takes_what_there_is
+            a_grant_takes_half_of_what_is_left_at_most
             a_forced_charge_is_a_debt
             a_seed_raises_a_counter_and_never_lowers_it
             slots_are_held_renewed_released_and_expire
@@ -323,10 +323,10 @@ pub async fn a_refund_is_capped_by_what_has_not_drained(rig: &impl Rig) {
     );
 }
 
-pub async fn a_grant_takes_what_there_is(rig: &impl Rig) {
+pub async fn a_grant_takes_half_of_what_is_left_at_most(rig: &impl Rig) {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {
         let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
-        for (asked, got, left) in [(4, 4, 6), (100, 6, 0), (5, 0, 0)] {
+        for (asked, got, left) in [(4, 4, 6), (100, 3, 3), (2, 2, 1), (9, 1, 0), (5, 0, 0)] {
             let granted = rig.store().grant(&counter.enforce(&limit, asked)).await;
             let granted = granted.expect("a store that answers");
             assert_eq!((granted.units, granted.figures.remaining), (got, left));

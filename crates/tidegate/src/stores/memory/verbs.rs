@@ -4,7 +4,7 @@
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Inspection, Outcome, Refund, Refunded, Seed,
 };
-use tidegate_core::units::{Cost, Nanos};
+use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
 use super::accounts::{Present, Write};
@@ -34,23 +34,22 @@ impl<C> MemoryStore<C> {
         self.settle(set, Intent::Force, now)
     }
 
-    /// Takes as much as there is of one limit, up to the charge's cost.
+    /// Takes units of one limit in advance, up to the charge's cost and half of what is left.
     pub fn grant_at(&self, charge: &Charge<'_>, now: Nanos) -> Granted {
         let (at, charges) = (self.present(now), std::slice::from_ref(charge));
         let mut locks = self.lock_counters(charges);
         let mut books = self.open(&mut locks, charges, at);
         let account = &mut books.accounts[0];
         let (mut state, moment) = account.under(&charge.limit, now);
-        let there = charge.limit.remaining(&state, moment);
-        let units = Cost::new(there.min(charge.cost.get()));
-        if let Some(units) = units {
-            charge.limit.spend(&mut state, moment, units);
+        let units = charge.limit.draw(&mut state, moment, charge.cost);
+        if units > 0 {
             account.take(&charge.limit, state);
             self.commit(&mut locks, account, at);
         }
         Granted {
-            units: units.map_or(0, Cost::get),
+            units,
             figures: account.figures(&charge.limit, now),
+            seen: None,
             at: now,
         }
     }

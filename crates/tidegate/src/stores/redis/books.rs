@@ -8,7 +8,7 @@ use tidegate_core::algorithms::{Figures, Limit, Moment, State, Verdict};
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Inspection, Outcome, Reading, Role, Seen, Source,
 };
-use tidegate_core::units::{Cost, Nanos};
+use tidegate_core::units::Nanos;
 
 use super::plan::Plan;
 use super::record::{self, Counter, Garbled, Header};
@@ -210,19 +210,18 @@ impl<'c> Books<'c> {
         }
     }
 
-    /// Takes what there is of the only charge.
+    /// Takes units of the only charge in advance.
     pub(super) fn grant(&mut self) -> Granted {
         let (mut state, at) = self.under(0);
         let (limit, cost) = (&self.charges[0].limit, self.charges[0].cost);
-        let there = limit.remaining(&state, at);
-        let units = Cost::new(there.min(cost.get()));
-        if let Some(units) = units {
-            limit.spend(&mut state, at, units);
+        let units = limit.draw(&mut state, at, cost);
+        if units > 0 {
             self.take(0, state);
         }
         Granted {
-            units: units.map_or(0, Cost::get),
+            units,
             figures: self.figures(0),
+            seen: Some(self.seen(0)),
             at: self.now,
         }
     }

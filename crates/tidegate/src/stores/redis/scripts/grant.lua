@@ -1,4 +1,5 @@
--- Takes as much as there is of one limit, up to the cost of its charge.
+-- Takes units of one limit in advance: up to the cost of its charge, and to half of what is left,
+-- rounded up.
 --
 -- KEYS   1: the record
 -- ARGV   1: a plan of one charge; 2: a version byte and its header

@@ -11,7 +11,7 @@ local charge = charges[1]
 local limit = charge.limit
 local account = account_of(record, limit, now)
 local state, tick = under(account, limit, now)
-local units = math.min(remaining(limit, state, tick), charge.cost)
+local units = math.min(math.ceil(remaining(limit, state, tick) / 2), charge.cost)
 if units > 0 then
   spend(limit, state, tick, units)
   take(account, limit, state, tick)
