@@ -20,6 +20,7 @@ mod event;
 mod fallback;
 mod guard;
 mod join;
+mod lenient;
 mod local;
 mod memory;
 mod mirror;
@@ -32,6 +33,7 @@ mod standing;
 mod store_clock;
 mod undo;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tidegate_core::store::{NodeId, Parts};
@@ -41,13 +43,14 @@ pub use self::clock_watch::{ClockNews, ClockReading, ClockWatch, Level, Offset, 
 pub use self::deny_cache::DenyCache;
 pub use self::event::{Event, Watcher};
 pub use self::fallback::Fallback;
+pub use self::lenient::{Lenient, Nodes};
 pub use self::settings::{BreakerSettings, Settings};
 use self::spread::AsOne;
 pub use self::spread::{PartWatch, Spread};
 use crate::runtime::Runtime;
 
 /// A shared store that may fail, with everything around it.
-pub type Resilient<P, R> = DenyCache<Spread<P, R>, R>;
+pub type Resilient<P, R> = DenyCache<Lenient<Spread<P, R>, R>, R>;
 
 /// Puts everything around a store and its parts, in order. The node it makes has the id that the
 /// settings name, else one of its own.
@@ -69,7 +72,37 @@ pub fn resilient_parts<P: Parts + 'static, R: Runtime>(
     watch: Arc<dyn PartWatch>,
 ) -> Resilient<P, R> {
     let (denials, at_most) = (settings.denials, settings.denied_at_most);
+    let counted_here = settings.counted_here;
     let me = settings.me.unwrap_or_else(|| NodeId(runtime.random()));
     let spread = Spread::new(parts, runtime.clone(), me, settings, watch);
-    DenyCache::new(spread, runtime, denials, at_most)
+    let roster = spread.clone();
+    let nodes: Nodes = Arc::new(move || roster.nodes());
+    let lenient = Lenient::new(spread, runtime.clone(), counted_here, nodes);
+    DenyCache::new(lenient, runtime, denials, at_most)
+}
+
+impl<P: Parts + 'static, R: Runtime> Resilient<P, R> {
+    /// The nodes as last listed, to be kept for the next start.
+    pub fn roster(&self) -> Vec<NodeId> {
+        self.spread().roster()
+    }
+
+    /// How far the store's clock and this node's are apart.
+    pub fn clock_reading(&self) -> Option<ClockReading> {
+        self.spread().clock_reading()
+    }
+
+    /// By how many units each lenient rule may be exceeded, as of a moment ago.
+    pub fn overshoot(&self) -> BTreeMap<Box<str>, u64> {
+        self.store().overshoot()
+    }
+
+    /// Ends well: what was counted here is told to the store, and from now on everything is asked there.
+    pub async fn drain(&self) {
+        self.store().flush().await;
+    }
+
+    fn spread(&self) -> &Spread<P, R> {
+        self.store().store()
+    }
 }

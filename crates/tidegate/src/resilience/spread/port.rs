@@ -96,6 +96,9 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let (places, of) = self.0.places_of(subjects(set));
+        if let [only] = places.as_slice() {
+            return only.store.force(set).await;
+        }
         let groups = by_place(set, &of);
         let forcing = groups.iter().map(|g| places[g.place].store.force(&g.set));
         let mut tally = Tally::new(set.charges.len());
