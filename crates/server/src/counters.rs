@@ -160,6 +160,7 @@ impl Counters {
             Counters::Shared(shared) => StoreFacts::Shared {
                 series: &shared.series,
                 clock: shared.store.clock_reading(),
+                overshoot: shared.store.overshoot(),
             },
             Counters::Memory(store) => StoreFacts::Memory(memory_facts(store)),
             Counters::Disk(store) => {

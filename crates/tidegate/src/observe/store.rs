@@ -1,5 +1,7 @@
 //! What is told of the store: how full it is, or, of one that is shared, how it is doing.
 
+use std::collections::BTreeMap;
+
 use super::exposition::{Exposition, Kind};
 use super::series::{Counter, Gauge};
 use crate::resilience::{ClockNews, ClockReading, Event, Level};
@@ -15,6 +17,8 @@ pub enum StoreFacts<'a> {
         series: &'a SharedSeries,
         /// How its clock is, once it has answered.
         clock: Option<ClockReading>,
+        /// By how many units each lenient rule may be exceeded.
+        overshoot: BTreeMap<Box<str>, u64>,
     },
 }
 
@@ -27,9 +31,14 @@ impl StoreFacts<'_> {
                     expose_journal(page, journal);
                 }
             }
-            StoreFacts::Shared { series, clock } => {
+            StoreFacts::Shared {
+                series,
+                clock,
+                overshoot,
+            } => {
                 series.expose(page);
                 expose_clock(page, clock.as_ref());
+                expose_overshoot(page, overshoot);
             }
         }
     }
@@ -172,6 +181,20 @@ fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
             Level::Alarm => 2,
         },
     );
+}
+
+/// Of so many rules at most: the page has its bounds.
+const MOST_RULES: usize = 1_000;
+
+fn expose_overshoot(page: &mut Exposition, rules: &BTreeMap<Box<str>, u64>) {
+    page.family(
+        "tidegate_lenient_overshoot_bound_units",
+        Kind::Gauge,
+        "By how much a lenient rule may be exceeded before all nodes know of each other.",
+    );
+    for (rule, units) in rules.iter().take(MOST_RULES) {
+        page.sample(&[("rule", rule)], units);
+    }
 }
 
 fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {

@@ -28,7 +28,6 @@ mod node;
 mod owed;
 mod owned;
 mod settings;
-#[cfg_attr(not(test), expect(dead_code, reason = "its users come next"))]
 mod split;
 mod spread;
 mod standing;

@@ -18,7 +18,6 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{
     Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Outcome, Reading, Refund,
     Refunded, Role, Seed, Source, Store, StoreError,
@@ -28,6 +27,7 @@ use tidegate_core::units::Nanos;
 use self::view::{News, View};
 use super::counters::Counters;
 use super::join::join_all;
+use super::split::Split;
 use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
@@ -75,14 +75,15 @@ enum Known {
     Refused(Here),
 }
 
-/// The readings of the lenient charges of a set, none for the others, and the earliest time of one.
-struct Here {
-    readings: SmallVec<[Option<Reading>; 4]>,
-    times: SmallVec<[Nanos; 4]>,
-}
+/// What the lenient charges of a set said, in order, each with the time it was decided by.
+type Here = SmallVec<[(Reading, Nanos); 4]>;
 
 fn is_lenient(charge: &Charge<'_>) -> bool {
     charge.terms.counting == Counting::Lenient && charge.role == Role::Enforce
+}
+
+fn lenient<'s, 'c>(set: &'s ChargeSet<'c>) -> impl Iterator<Item = &'s Charge<'c>> {
+    set.charges.iter().filter(|charge| is_lenient(charge))
 }
 
 impl<S: Store + 'static, R: Runtime> Lenient<S, R> {
@@ -122,33 +123,28 @@ impl<S: Store + 'static, R: Runtime> Lenient<S, R> {
         if inner.closed.load(Ordering::Acquire) {
             return Known::No;
         }
-        let mut here = Here {
-            readings: set.charges.iter().map(|_| None).collect(),
-            times: SmallVec::from_elem(Nanos::MAX, set.charges.len()),
-        };
-        let mut refused = false;
-        for (i, charge) in set.charges.iter().enumerate() {
-            if !is_lenient(charge) {
-                continue;
-            }
+        let (mut here, mut refused) = (Here::new(), false);
+        for charge in lenient(set) {
             let mut part = inner.views.part(charge.counter());
             let view = part.get_mut(&charge.counter());
             let Some(view) = view.filter(|view| view.serves(&charge.limit, now)) else {
                 drop(part);
-                self.put_back(set, &here, now);
+                if !refused {
+                    self.put_back(set, &here);
+                }
                 return Known::No;
             };
             // Once one has refused, the others are only looked at.
-            let (reading, time) = match refused {
+            let said = match refused {
                 true => view.look(charge, now),
                 false => view.take(charge, now),
             };
             drop(part);
-            if !refused && !reading.verdict.allows() {
+            if !refused && !said.0.verdict.allows() {
                 refused = true;
-                self.put_back(set, &here, now);
+                self.put_back(set, &here);
             }
-            (here.readings[i], here.times[i]) = (Some(reading), time);
+            here.push(said);
         }
         match refused {
             true => Known::Refused(here),
@@ -156,16 +152,12 @@ impl<S: Store + 'static, R: Runtime> Lenient<S, R> {
         }
     }
 
-    /// Takes back what a set was counted for.
-    fn put_back(&self, set: &ChargeSet<'_>, here: &Here, now: Nanos) {
-        let charges = set
-            .charges
-            .iter()
-            .zip(here.readings.iter().zip(&here.times));
-        for (charge, (reading, time)) in charges {
-            let counted = reading.is_some_and(|reading| reading.verdict.allows());
+    /// Takes back the charges of a set that were counted, as far as `here` tells of them.
+    fn put_back(&self, set: &ChargeSet<'_>, here: &Here) {
+        let now = self.0.runtime.now();
+        for (charge, (_, time)) in lenient(set).zip(here) {
             let mut part = self.0.views.part(charge.counter());
-            if let (true, Some(view)) = (counted, part.get_mut(&charge.counter())) {
+            if let Some(view) = part.get_mut(&charge.counter()) {
                 view.put_back(charge, *time, now);
             }
         }
@@ -201,82 +193,47 @@ impl<S: Store + 'static, R: Runtime> Lenient<S, R> {
         }
     }
 
-    /// The answer to a set of which `here` was decided here and `rest` by the store.
-    fn joined(
-        &self,
-        set: &ChargeSet<'_>,
-        here: &Here,
-        rest: Option<Outcome>,
-        fits: bool,
-    ) -> Outcome {
-        let earliest = here.times.iter().copied().min().unwrap_or(Nanos::MAX);
-        let admitted = fits && rest.as_ref().is_none_or(|rest| rest.admitted);
-        let source = match &rest {
-            Some(rest) if rest.source != Source::Exact => rest.source,
-            _ => Source::Lenient,
-        };
-        let (mut theirs, at, clock_stepped) = match rest {
-            Some(rest) => (rest.readings, earliest.min(rest.at), rest.clock_stepped),
-            None => (SmallVec::new(), earliest, false),
-        };
-        let mut theirs = theirs.drain(..);
-        let readings = here.readings.iter().zip(&set.charges);
-        let readings = readings.map(|(reading, _)| reading.or_else(|| theirs.next()));
-        Outcome {
-            admitted,
-            readings: readings.map(|reading| reading.unwrap_or(UNSAID)).collect(),
-            seen: Vec::new(),
-            at,
-            source,
-            clock_stepped,
-        }
-    }
-
     async fn decide(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let store = &self.0.store;
-        match self.known(set) {
+        let here = match self.known(set) {
             Known::No => {
                 let sent = self.0.runtime.now();
                 let outcome = store.charge(set).await?;
                 self.note(set, &outcome, sent);
-                Ok(outcome)
+                return Ok(outcome);
             }
+            Known::Refused(here) => outcome(&here),
             Known::Taken(here) => {
-                let Some(rest) = rest_of(set) else {
-                    return Ok(self.joined(set, &here, None, true));
+                let split = Split::of(set, is_lenient);
+                let Some(rest) = split.rest() else {
+                    return Ok(outcome(&here));
                 };
-                let answer = store.charge(&rest).await;
+                let answer = store.charge(rest).await;
                 if !answer.as_ref().is_ok_and(|outcome| outcome.admitted) {
-                    self.put_back(set, &here, self.0.runtime.now());
+                    self.put_back(set, &here);
                 }
-                Ok(self.joined(set, &here, Some(answer?), true))
+                return Ok(split.merge(outcome(&here), answer?));
             }
-            Known::Refused(here) => {
-                let rest = match rest_of(set) {
-                    Some(rest) => Some(store.peek(&rest).await?),
-                    None => None,
-                };
-                Ok(self.joined(set, &here, rest, false))
-            }
+        };
+        let split = Split::of(set, is_lenient);
+        match split.rest() {
+            Some(rest) => Ok(split.merge(here, store.peek(rest).await?)),
+            None => Ok(here),
         }
     }
 }
 
-/// What is told of a limit that nobody spoke of.
-const UNSAID: Reading = Reading {
-    verdict: Verdict::Allow { delay: Nanos::ZERO },
-    figures: tidegate_core::algorithms::Figures {
-        remaining: 0,
-        reset_after: Nanos::ZERO,
-        more_after: Nanos::ZERO,
-    },
-};
-
-/// The charges that are not decided here, if there are any.
-fn rest_of<'c>(set: &ChargeSet<'c>) -> Option<ChargeSet<'c>> {
-    let rest = set.charges.iter().filter(|charge| !is_lenient(charge));
-    let charges: SmallVec<[Charge<'c>; 4]> = rest.cloned().collect();
-    (!charges.is_empty()).then_some(ChargeSet { charges })
+/// What was decided here, as one outcome.
+fn outcome(here: &Here) -> Outcome {
+    let times = here.iter().map(|(_, time)| *time);
+    Outcome {
+        admitted: here.iter().all(|(reading, _)| reading.verdict.allows()),
+        readings: here.iter().map(|(reading, _)| *reading).collect(),
+        seen: Vec::new(),
+        at: times.min().unwrap_or(Nanos::MAX),
+        source: Source::Lenient,
+        clock_stepped: false,
+    }
 }
 
 impl<S: Store + 'static, R: Runtime> Inner<S, R> {
@@ -380,7 +337,7 @@ async fn keep<S: Store + 'static, R: Runtime>(inner: Weak<Inner<S, R>>, runtime:
 
 impl<S: Store + 'static, R: Runtime> Store for Lenient<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        match set.charges.iter().any(is_lenient) {
+        match lenient(set).next().is_some() {
             true => self.decide(set).await,
             false => self.0.store.charge(set).await,
         }
@@ -388,8 +345,8 @@ impl<S: Store + 'static, R: Runtime> Store for Lenient<S, R> {
 
     /// Those that have nothing lenient about them are asked about together.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
-        let lenient = |set: &&ChargeSet<'_>| set.charges.iter().any(is_lenient);
-        let plain: Vec<&ChargeSet<'_>> = sets.iter().copied().filter(|s| !lenient(s)).collect();
+        let any = |set: &&ChargeSet<'_>| lenient(set).next().is_some();
+        let plain: Vec<&ChargeSet<'_>> = sets.iter().copied().filter(|s| !any(s)).collect();
         let mut plain = match plain.is_empty() {
             true => Vec::new(),
             false => self.0.store.charge_each(&plain).await,
@@ -397,7 +354,7 @@ impl<S: Store + 'static, R: Runtime> Store for Lenient<S, R> {
         .into_iter();
         let mut answers = Vec::with_capacity(sets.len());
         for set in sets {
-            match lenient(set) {
+            match any(set) {
                 true => answers.push(self.decide(set).await),
                 false => answers.extend(plain.next()),
             }
@@ -410,20 +367,12 @@ impl<S: Store + 'static, R: Runtime> Store for Lenient<S, R> {
         let looks = set.charges.iter().map(|charge| {
             let part = self.0.views.part(charge.counter());
             let view = part.get(&charge.counter()).filter(|_| is_lenient(charge));
-            let view = view.filter(|view| view.serves(&charge.limit, now));
-            view.map(|view| view.look(charge, now))
+            let view = view.filter(|view| view.serves(&charge.limit, now))?;
+            Some(view.look(charge, now))
         });
-        let Some(looks) = looks.collect::<Option<Vec<_>>>() else {
-            return self.0.store.peek(set).await;
-        };
-        let here = Here {
-            readings: looks.iter().map(|(reading, _)| Some(*reading)).collect(),
-            times: looks.iter().map(|(_, time)| *time).collect(),
-        };
-        let fits = looks.iter().all(|(reading, _)| reading.verdict.allows());
-        match looks.is_empty() {
-            true => self.0.store.peek(set).await,
-            false => Ok(self.joined(set, &here, None, fits)),
+        match looks.collect::<Option<Here>>() {
+            Some(here) if !here.is_empty() => Ok(outcome(&here)),
+            _ => self.0.store.peek(set).await,
         }
     }
 
