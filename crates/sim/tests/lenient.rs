@@ -37,7 +37,7 @@ impl Rig {
     fn new(nodes: usize, count: u64) -> Self {
         let sim = Sim::new(1);
         let model = Arc::new(Mutex::new(Model::new(DATE)));
-        let cluster = Arc::new(Cluster::new([Arc::clone(&model)].into_iter()));
+        let cluster = Arc::new(Cluster::new([Arc::clone(&model)]));
         let sent = Arc::<Mutex<Vec<Sent>>>::default();
         let node = |number| {
             let link = Link::new(&sim, &model, number, Nanos::ZERO, Variant::Shipped, &sent);

@@ -1,7 +1,8 @@
 //! Getting along without the store: no decision waits for it longer than its budget, none fails
 //! because it did, and what it forgot is put back.
 //!
-//! From the outside in: `deny_cache` remembers refusals; `spread` divides a request among the parts of
+//! From the outside in: `deny_cache` remembers refusals; `lease` decides by units drawn in advance, of
+//! sets that it may have to `split`; `spread` divides a request among the parts of
 //! a store; `fallback` decides by this node's share of each limit (`local`) when a part cannot be asked
 //! or believed; `guard` is the part behind `deadline`, `bulkhead` and `breaker`. Beside them `node`
 //! pings, puts the `mirror` back into a part that lost counts, and charges what is `owed`; both are the
@@ -20,6 +21,7 @@ mod event;
 mod fallback;
 mod guard;
 mod join;
+mod lease;
 mod lenient;
 mod local;
 mod memory;
@@ -44,6 +46,7 @@ pub use self::clock_watch::{ClockNews, ClockReading, ClockWatch, Level, Offset, 
 pub use self::deny_cache::DenyCache;
 pub use self::event::{Event, Watcher};
 pub use self::fallback::Fallback;
+pub use self::lease::{Lease, LeaseFacts, Lender};
 pub use self::lenient::{Lenient, Nodes};
 pub use self::settings::{BreakerSettings, Settings};
 use self::spread::AsOne;
@@ -51,7 +54,7 @@ pub use self::spread::{PartWatch, Spread};
 use crate::runtime::Runtime;
 
 /// A shared store that may fail, with everything around it.
-pub type Resilient<P, R> = DenyCache<Lenient<Spread<P, R>, R>, R>;
+pub type Resilient<P, R> = DenyCache<Lease<Lenient<Spread<P, R>, R>, R>, R>;
 
 /// Puts everything around a store and its parts, in order. The node it makes has the id that the
 /// settings name, else one of its own.
@@ -73,13 +76,14 @@ pub fn resilient_parts<P: Parts + 'static, R: Runtime>(
     watch: Arc<dyn PartWatch>,
 ) -> Resilient<P, R> {
     let (denials, at_most) = (settings.denials, settings.denied_at_most);
-    let counted_here = settings.counted_here;
+    let (leases, views) = (settings.leases, settings.views);
     let me = settings.me.unwrap_or_else(|| NodeId(runtime.random()));
     let spread = Spread::new(parts, runtime.clone(), me, settings, watch);
     let roster = spread.clone();
     let nodes: Nodes = Arc::new(move || roster.nodes());
-    let lenient = Lenient::new(spread, runtime.clone(), counted_here, nodes);
-    DenyCache::new(lenient, runtime, denials, at_most)
+    let lenient = Lenient::new(spread, runtime.clone(), views, nodes);
+    let lease = Lease::new(lenient, runtime.clone(), leases);
+    DenyCache::new(lease, runtime, denials, at_most)
 }
 
 impl<P: Parts + 'static, R: Runtime> Resilient<P, R> {
@@ -95,15 +99,22 @@ impl<P: Parts + 'static, R: Runtime> Resilient<P, R> {
 
     /// By how many units each lenient rule may be exceeded, as of a moment ago.
     pub fn overshoot(&self) -> BTreeMap<Box<str>, u64> {
-        self.store().overshoot()
+        self.store().store().overshoot()
     }
 
-    /// Ends well: what was counted here is told to the store, and from now on everything is asked there.
+    /// What became of units drawn in advance.
+    pub fn leases(&self) -> LeaseFacts {
+        self.store().facts()
+    }
+
+    /// Ends well: what was drawn in advance goes back, what was admitted by hearsay is told, and from now
+    /// on the store is asked about everything.
     pub async fn drain(&self) {
-        self.store().flush().await;
+        self.store().give_back_all().await;
+        self.store().store().flush().await;
     }
 
     fn spread(&self) -> &Spread<P, R> {
-        self.store().store()
+        self.store().store().store()
     }
 }

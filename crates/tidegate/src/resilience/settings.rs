@@ -44,8 +44,10 @@ pub struct Settings {
     pub push_batch: usize,
     /// The pause between batches.
     pub push_pause: Nanos,
-    /// Counters that are counted here for a while, because their rules are leased or lenient.
-    pub counted_here: usize,
+    /// Counters that are counted by hearsay at a time; more are simply decided by the store.
+    pub views: usize,
+    /// Counters of which units are drawn in advance at a time; more are simply decided by the store.
+    pub leases: usize,
     /// Refusals remembered.
     pub denials: usize,
     /// The longest a refusal is remembered: capacity may come back early by a refund elsewhere.
@@ -101,7 +103,8 @@ impl Default for Settings {
             push_soon: Nanos::from_millis(10),
             push_batch: 500,
             push_pause: Nanos::from_millis(10),
-            counted_here: 16_384,
+            views: 16_384,
+            leases: 16_384,
             denials: 16_384,
             denied_at_most: Nanos::from_secs(1),
         }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::store::{
-    Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Outcome, Reading, Refund,
+    Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Life, Outcome, Reading, Refund,
     Refunded, Role, Seed, Source, Store, StoreError,
 };
 use tidegate_core::units::Nanos;
@@ -27,6 +27,7 @@ use tidegate_core::units::Nanos;
 use self::view::{News, View};
 use super::counters::Counters;
 use super::join::join_all;
+use super::lease::Lender;
 use super::split::Split;
 use crate::runtime::Runtime;
 
@@ -332,6 +333,12 @@ async fn keep<S: Store + 'static, R: Runtime>(inner: Weak<Inner<S, R>>, runtime:
                 return;
             }
         }
+    }
+}
+
+impl<S: Lender + 'static, R: Runtime> Lender for Lenient<S, R> {
+    fn life_of(&self, charge: &Charge<'_>) -> Option<Life> {
+        self.0.store.life_of(charge)
     }
 }
 
