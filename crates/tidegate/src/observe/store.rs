@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::exposition::{Exposition, Kind};
+use super::leases;
 use super::series::{Counter, Gauge};
-use crate::resilience::{ClockNews, ClockReading, Event, Level};
+use crate::resilience::{ClockNews, ClockReading, Event, LeaseFacts, Level};
 
 /// What there is to say of a store when the page is written.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub enum StoreFacts<'a> {
         series: &'a SharedSeries,
         /// How its clock is, once it has answered.
         clock: Option<ClockReading>,
+        /// What became of units drawn in advance.
+        leases: LeaseFacts,
         /// By how many units each lenient rule may be exceeded.
         overshoot: BTreeMap<Box<str>, u64>,
     },
@@ -34,10 +37,12 @@ impl StoreFacts<'_> {
             StoreFacts::Shared {
                 series,
                 clock,
+                leases,
                 overshoot,
             } => {
                 series.expose(page);
                 expose_clock(page, clock.as_ref());
+                leases::expose(page, leases);
                 expose_overshoot(page, overshoot);
             }
         }
