@@ -43,7 +43,14 @@ struct Denial {
     at: Nanos,
     until: Nanos,
     /// What every limit of that request said, by counter and limit.
-    said: SmallVec<[(u128, u32, Reading); 2]>,
+    said: SmallVec<[(u128, Said, Reading); 2]>,
+}
+
+/// Under which limit something was said, and up to how much of it: its tag and capacity.
+type Said = (u32, u64);
+
+fn said_under(limit: &Limit) -> Said {
+    (limit.tag(), limit.capacity())
 }
 
 impl<S: Store, R: Runtime> DenyCache<S, R> {
@@ -94,7 +101,7 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
             let each = set.charges.iter().zip(&outcome.readings);
             each.map(|(charge, reading)| {
                 let told = held(*reading, hold(charge));
-                (charge.counter(), charge.limit.tag(), told)
+                (charge.counter(), said_under(&charge.limit), told)
             })
         };
         for (charge, reading) in set.charges.iter().zip(&outcome.readings) {
@@ -179,8 +186,8 @@ impl Denial {
     fn again(&self, set: &ChargeSet<'_>, passed: Nanos) -> Option<Outcome> {
         let readings = set.charges.iter().map(|charge| {
             let mut said = self.said.iter();
-            let found = said.find(|(counter, tag, _)| {
-                *counter == charge.counter() && *tag == charge.limit.tag()
+            let found = said.find(|(counter, under, _)| {
+                *counter == charge.counter() && *under == said_under(&charge.limit)
             });
             found.map(|(_, _, reading)| later(*reading, passed))
         });

@@ -35,6 +35,8 @@ macro_rules! every_claim {
             each_algorithm_admits_its_limit_and_no_more
             a_reading_stands_after_the_charge_or_as_found
             a_refusal_by_the_last_limit_leaves_the_others_as_they_were
+            a_ceiling_leaves_the_rest_to_those_who_may_use_more
+            a_refusal_by_a_ceiling_leaves_the_others_as_they_were
             a_shadow_never_refuses_and_is_charged_only_with_the_request
             quotas_refuse_only_when_none_has_room
             a_counter_named_twice_is_charged_twice
@@ -191,6 +193,52 @@ pub async fn a_refusal_by_the_last_limit_leaves_the_others_as_they_were(rig: &im
             after.map(|i| i.map(|i| i.used))
         );
         assert_eq!(used(rig, &fresh, &wide).await, 0, "{algorithm}");
+    }
+}
+
+pub async fn a_ceiling_leaves_the_rest_to_those_who_may_use_more(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let (counter, all) = (Counter::new(), limit(rig, algorithm, 20));
+        let [low, middle] = [16, 19].map(|units| all.up_to(units));
+        let mut admitted = [0; 3];
+        for (i, limit) in [&low, &middle, &all, &low].into_iter().enumerate() {
+            for _ in 0..21 {
+                let outcome = charge(rig, [counter.enforce(limit, 1)]).await;
+                admitted[i % 3] += u64::from(outcome.admitted);
+                let left = limit.capacity().saturating_sub(admitted.iter().sum());
+                let told = outcome.readings[0].figures.remaining;
+                assert_eq!(told, left, "{algorithm}: {admitted:?}");
+            }
+        }
+        assert_eq!(admitted, [16, 3, 1], "{algorithm}");
+        assert_eq!(used(rig, &counter, &all).await, 20, "{algorithm}");
+        let too_much = charge(rig, [counter.enforce(&low, 17)]).await;
+        let never = Verdict::Deny {
+            retry: Retry::Never,
+        };
+        assert_eq!(too_much.readings[0].verdict, never, "{algorithm}");
+    }
+}
+
+pub async fn a_refusal_by_a_ceiling_leaves_the_others_as_they_were(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let all = limit(rig, algorithm, 10);
+        let low = all.up_to(8);
+        // Of one subject, so that they are charged in one step by every store.
+        let shared = Counter::new();
+        let wide = Counter {
+            rule: RuleName::new("wide"),
+            subject: shared.subject,
+        };
+        charge(rig, [shared.enforce(&all, 8)]).await;
+        let both = |limit| [wide.enforce(&all, 1), shared.enforce(limit, 1)];
+        let refused = charge(rig, both(&low)).await;
+        assert!(!refused.admitted, "{algorithm}");
+        assert_eq!(used(rig, &wide, &all).await, 0, "{algorithm}");
+        assert_eq!(used(rig, &shared, &all).await, 8, "{algorithm}");
+        assert!(charge(rig, both(&all)).await.admitted, "{algorithm}");
+        assert_eq!(used(rig, &wide, &all).await, 1, "{algorithm}");
+        assert_eq!(used(rig, &shared, &all).await, 9, "{algorithm}");
     }
 }
 

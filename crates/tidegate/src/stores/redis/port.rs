@@ -323,7 +323,7 @@ fn open<'c>(
 
 /// A charge with no more cost than a counter ever keeps: what was beyond that was not charged either.
 fn at_most_kept<'c>(charge: &'c Charge<'_>) -> Charge<'c> {
-    let kept = charge.limit.capacity().saturating_mul(2);
+    let kept = charge.limit.whole().saturating_mul(2);
     Charge {
         limit: Cow::Borrowed(charge.limit.as_ref()),
         cost: Cost::new(kept).map_or(charge.cost, |kept| kept.min(charge.cost)),
