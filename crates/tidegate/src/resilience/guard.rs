@@ -48,6 +48,8 @@ enum Away {
     Silent,
     #[error("there is no store for it")]
     Nowhere,
+    #[error("the store may have lost what it knew")]
+    Unsure,
 }
 
 fn away(why: Away, waited: Nanos) -> StoreError {
@@ -166,6 +168,21 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
             Some(answer) => self.counted(answer),
             None => self.late(remains, budget),
         }
+    }
+
+    /// A call about a slot, which has the budget of its rule.
+    async fn call_of<T>(
+        &self,
+        hold: &Hold<'_>,
+        call: impl Future<Output = Answer<T>> + Send,
+    ) -> Answer<T> {
+        let budget = hold.terms.budget.unwrap_or(self.budget);
+        self.call_by(Nanos::MAX, budget, call).await
+    }
+
+    /// The error of a store that was not asked.
+    pub(super) fn unasked(&self) -> StoreError {
+        away(Away::Unsure, Nanos::ZERO)
     }
 
     /// Whether counters have left this store: that it does not have them is no failure of its own.
@@ -373,11 +390,15 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.call(self.store()?.hold(hold)).await
+        self.call_of(hold, self.store()?.hold(hold)).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.call_of(hold, self.store()?.renew(hold)).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.call(self.store()?.release(hold)).await
+        self.call_of(hold, self.store()?.release(hold)).await
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
