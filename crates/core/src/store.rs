@@ -282,6 +282,15 @@ pub struct Hold<'a> {
     pub most: u32,
     /// How long the slot lasts unless renewed.
     pub lasts: Nanos,
+    /// What is asked of the store.
+    pub terms: &'a Terms,
+}
+
+impl Hold<'_> {
+    /// The bits that identify whose slots of which rule.
+    pub fn counter(&self) -> u128 {
+        self.rule.counter(self.subject, 0)
+    }
 }
 
 /// The answer to a hold.
@@ -291,6 +300,8 @@ pub struct Held {
     pub granted: bool,
     /// Slots open now, this one included.
     pub open: u32,
+    /// How it was decided.
+    pub source: Source,
 }
 
 /// How one subject stands under one limit, without touching it.
@@ -393,6 +404,10 @@ pub trait Store: Send + Sync {
 
     /// Takes or renews a slot of what may be open at once.
     fn hold(&self, hold: &Hold<'_>) -> impl Future<Output = Answer<Held>> + Send;
+
+    /// Lets a slot last on. Takes none: what was given back or has expired stays so, however late a
+    /// renewal comes.
+    fn renew(&self, hold: &Hold<'_>) -> impl Future<Output = Answer<Held>> + Send;
 
     /// Gives a slot back. Giving back what is not held does nothing.
     fn release(&self, hold: &Hold<'_>) -> impl Future<Output = Answer<()>> + Send;

@@ -411,6 +411,10 @@ impl Store for Counters {
         either!(self, store => store.hold(hold))
     }
 
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        either!(self, store => store.renew(hold))
+    }
+
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         either!(self, store => store.release(hold))
     }

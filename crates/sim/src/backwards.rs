@@ -61,6 +61,10 @@ impl<S: Store> Store for Backwards<S> {
         self.store.hold(hold).await
     }
 
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.store.renew(hold).await
+    }
+
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         self.store.release(hold).await
     }

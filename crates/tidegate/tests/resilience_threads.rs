@@ -72,6 +72,10 @@ impl Store for Fickle {
         self.memory.hold(hold).await
     }
 
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.memory.renew(hold).await
+    }
+
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         self.memory.release(hold).await
     }

@@ -154,7 +154,7 @@ fn class_for(rule: &Rule, request: &Request<'_>) -> Class {
     rule.class(tier, own.as_deref().unwrap_or_default())
 }
 
-fn role_of(rule: &Rule, stance: Stance) -> Role {
+pub(super) fn role_of(rule: &Rule, stance: Stance) -> Role {
     match (stance, rule.mode()) {
         (Stance::AllShadow, _) | (_, Mode::Shadow) => Role::Shadow,
         (Stance::AsWritten, _) => Role::Enforce,

@@ -28,19 +28,24 @@ impl fmt::Display for Concurrent {
     }
 }
 
+/// More would be a list that a store goes through for longer than a decision should take.
+const MOST_OPEN: u32 = 10_000;
+
 /// Reads `50` or `adaptive`.
 pub(crate) fn read(node: Node<'_>, report: &mut Report<'_>) -> Option<Concurrent> {
     let text = report.text("concurrent", node, "a number such as 50, or adaptive")?;
     let most = match text {
         "adaptive" => return Some(Concurrent::Adaptive),
-        number => number.parse::<u32>().ok().filter(|most| *most > 0),
+        number => number.parse::<u32>().ok(),
     };
-    if most.is_none() {
+    let fits = most.filter(|most| (1..=MOST_OPEN).contains(most));
+    if fits.is_none() {
         let message = format!(
-            "has concurrent {}, which is no number of requests; write 1 or more, or adaptive",
+            "has concurrent {}; write how many requests may be open at once, from 1 to {MOST_OPEN}, \
+             or adaptive",
             shown(text)
         );
         report.fault(node.line(), message);
     }
-    most.map(Concurrent::Most)
+    fits.map(Concurrent::Most)
 }

@@ -342,6 +342,13 @@ impl Store for Link {
             .await
     }
 
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.trip_for(vec![hold.subject], |model, now| {
+            model.slots.renew(hold, now)
+        })
+        .await
+    }
+
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         self.trip_for(vec![hold.subject], |model, now| {
             model.slots.release(hold, now);

@@ -165,6 +165,10 @@ impl Store for Till {
         self.trip(self.0.memory.hold(hold)).await
     }
 
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.trip(self.0.memory.renew(hold)).await
+    }
+
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         self.trip(self.0.memory.release(hold)).await
     }

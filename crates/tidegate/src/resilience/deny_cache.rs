@@ -279,6 +279,10 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         self.store.hold(hold).await
     }
 
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.store.renew(hold).await
+    }
+
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         self.store.release(hold).await
     }

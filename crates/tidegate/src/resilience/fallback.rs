@@ -20,6 +20,7 @@ use super::clock_watch::ClockReading;
 use super::event::Watcher;
 use super::guard::doubtful;
 use super::lease::Lender;
+use super::local::slots_of;
 use super::memory::Memory;
 use super::node::Node;
 use super::settings::Settings;
@@ -291,22 +292,63 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         self.node.guard.seed(seeds).await
     }
 
+    /// A slot that the store gave is remembered here too: it is put back if the store loses it, and
+    /// counts toward this node's share while the store is away.
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        if let Ok(held) = self.node.guard.hold(hold).await {
+        let (node, slots) = (&self.node, &self.node.memory.slots);
+        let sent = node.runtime.now();
+        let asked = node.is_exact();
+        if asked
+            && let Ok(held) = node.guard.hold(hold).await
+            && node.believes_slots()
+        {
+            if held.granted {
+                slots.given(hold, sent);
+            }
             return Ok(held);
         }
-        let division = self.node.division(hold.rule.counter(hold.subject, 0));
-        Ok(self
-            .node
-            .memory
-            .local
-            .hold(hold, division, self.node.store_time()))
+        let share = slots_of(hold, node.division(hold.counter()));
+        let held = slots.take(hold, share, node.runtime.now());
+        if asked && !held.granted {
+            slots.leaves(hold, node.runtime.now()); // its answer may only be late
+        }
+        Ok(held)
     }
 
-    /// Wherever the slot was taken.
+    /// Without the store, a slot that this node knows lasts on. Of others nothing can be said.
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        let (node, slots) = (&self.node, &self.node.memory.slots);
+        let sent = node.runtime.now();
+        let was_open = slots.is_open(hold, sent);
+        let answer = match node.is_exact() {
+            true if slots.is_only_here(hold, sent) => node.register(hold).await,
+            true => node.guard.renew(hold).await,
+            false => Err(doubtful()),
+        };
+        let now = node.runtime.now();
+        let believed = answer.is_ok() && node.believes_slots();
+        match answer {
+            Ok(held) if believed => {
+                match (held.granted, was_open && !slots.is_open(hold, now)) {
+                    (true, false) => slots.given(hold, sent),
+                    (true, true) => {} // given back meanwhile
+                    (false, _) => slots.left(hold),
+                }
+                Ok(held)
+            }
+            Ok(_) => slots.renew(hold, now).ok_or_else(|| doubtful()),
+            Err(error) => slots.renew(hold, now).ok_or(error),
+        }
+    }
+
+    /// Wherever the slot was taken. If the store cannot be told now, it will be.
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.node.memory.local.release(hold, self.node.store_time());
-        self.node.guard.release(hold).await
+        let (node, slots) = (&self.node, &self.node.memory.slots);
+        slots.leaves(hold, node.runtime.now());
+        if node.is_exact() && node.guard.release(hold).await.is_ok() {
+            slots.left(hold);
+        }
+        Ok(())
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {

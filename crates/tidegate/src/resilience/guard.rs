@@ -175,6 +175,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         }
     }
 
+    /// A call about a slot, which has the budget of its rule.
+    async fn call_of<T>(
+        &self,
+        hold: &Hold<'_>,
+        call: impl Future<Output = Answer<T>> + Send,
+    ) -> Answer<T> {
+        let budget = hold.terms.budget.unwrap_or(self.budget);
+        self.call_by(Nanos::MAX, budget, call).await
+    }
+
     /// Whether counters have left this store: that it does not have them is no failure of its own.
     fn left(&self, set: &ChargeSet<'_>) -> bool {
         let mut charges = set.charges.iter();
@@ -392,11 +402,15 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.call(self.store()?.hold(hold)).await
+        self.call_of(hold, self.store()?.hold(hold)).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.call_of(hold, self.store()?.renew(hold)).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.call(self.store()?.release(hold)).await
+        self.call_of(hold, self.store()?.release(hold)).await
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {

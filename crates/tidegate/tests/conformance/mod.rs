@@ -49,6 +49,8 @@ macro_rules! every_claim {
             a_forced_charge_is_a_debt
             a_seed_raises_a_counter_and_never_lowers_it
             slots_are_held_renewed_released_and_expire
+            a_renewal_takes_no_slot
+            slots_of_subjects_and_rules_are_apart
             inspection_shows_use_and_reset_forgets_it
             a_changed_limit_keeps_what_was_used
             debt_under_a_smaller_limit_is_twice_that_limit
@@ -418,13 +420,7 @@ pub async fn a_seed_raises_a_counter_and_never_lowers_it(rig: &impl Rig) {
 
 pub async fn slots_are_held_renewed_released_and_expire(rig: &impl Rig) {
     let counter = Counter::new();
-    let hold = |holder| Hold {
-        subject: counter.subject,
-        rule: &counter.rule,
-        holder,
-        most: 2,
-        lasts: Nanos::from_secs(10),
-    };
+    let hold = |holder| slot(&counter, holder, 2);
     let take = async |holder| {
         let held = rig.store().hold(&hold(holder)).await;
         let held = held.expect("a store that answers");
@@ -448,6 +444,58 @@ pub async fn slots_are_held_renewed_released_and_expire(rig: &impl Rig) {
         (true, 2),
         "the slot of 2 expired, that of 3 was renewed"
     );
+}
+
+/// However late a renewal comes, what was given back stays so: else a request that has ended would be
+/// open until its slot expires.
+pub async fn a_renewal_takes_no_slot(rig: &impl Rig) {
+    let counter = Counter::new();
+    let hold = |holder| slot(&counter, holder, 2);
+    let renew = async |holder| {
+        let held = rig.store().renew(&hold(holder)).await;
+        let held = held.expect("a store that answers");
+        (held.granted, held.open)
+    };
+    assert_eq!(renew(1).await, (false, 0), "never taken");
+    for holder in [1, 2] {
+        let held = rig.store().hold(&hold(holder)).await;
+        assert!(held.expect("a store that answers").granted);
+    }
+    rig.advance(Nanos::from_secs(6));
+    assert_eq!(renew(1).await, (true, 2), "also where all is taken");
+    rig.advance(Nanos::from_secs(6));
+    assert_eq!(renew(1).await, (true, 1), "by its whole length each time");
+    assert_eq!(renew(2).await, (false, 1), "expired");
+    rig.store().release(&hold(1)).await.expect("a release");
+    assert_eq!(renew(1).await, (false, 0), "given back");
+}
+
+pub async fn slots_of_subjects_and_rules_are_apart(rig: &impl Rig) {
+    let (one, other) = (Counter::new(), Counter::new());
+    let rule = RuleName::new("another");
+    let own = slot(&one, 1, 1);
+    let holds = [
+        (own, true),
+        (slot(&other, 2, 1), true),
+        (Hold { rule: &rule, ..own }, true),
+        (Hold { holder: 3, ..own }, false),
+    ];
+    for (hold, granted) in holds {
+        let held = rig.store().hold(&hold).await.expect("a store that answers");
+        assert_eq!((held.granted, held.open), (granted, 1));
+    }
+}
+
+/// A slot of ten seconds.
+fn slot(counter: &Counter, holder: u128, most: u32) -> Hold<'_> {
+    Hold {
+        subject: counter.subject,
+        rule: &counter.rule,
+        holder,
+        most,
+        lasts: Nanos::from_secs(10),
+        terms: &Terms::USUAL,
+    }
 }
 
 pub async fn inspection_shows_use_and_reset_forgets_it(rig: &impl Rig) {

@@ -116,6 +116,10 @@ impl<S: Lender + 'static, R: Runtime> Store for Lease<S, R> {
         self.0.store.hold(hold).await
     }
 
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.0.store.renew(hold).await
+    }
+
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         self.0.store.release(hold).await
     }

@@ -403,6 +403,10 @@ impl<S: Store + 'static, R: Runtime> Store for Lenient<S, R> {
         self.0.store.hold(hold).await
     }
 
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.0.store.renew(hold).await
+    }
+
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         self.0.store.release(hold).await
     }

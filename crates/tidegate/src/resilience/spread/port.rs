@@ -131,6 +131,10 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
         self.0.place_of(hold.subject).store.hold(hold).await
     }
 
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.0.place_of(hold.subject).store.renew(hold).await
+    }
+
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         self.0.place_of(hold.subject).store.release(hold).await
     }

@@ -113,6 +113,10 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
         self.memory.hold(hold).await
     }
 
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.memory.renew(hold).await
+    }
+
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         self.memory.release(hold).await
     }

@@ -65,6 +65,10 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(self.hold_at(hold, self.clock.now()))
     }
 
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        Ok(self.renew_at(hold, self.clock.now()))
+    }
+
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         self.release_at(hold, self.clock.now());
         Ok(())

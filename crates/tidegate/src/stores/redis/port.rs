@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use redis::Value;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError, Unacknowledged,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Source,
+    Store, StoreError, Unacknowledged,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -165,13 +165,15 @@ impl Store for RedisStore {
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        let most = hold.most.to_string();
-        let (granted, open) = self.slots(hold, &most).await?;
-        Ok(Held { granted, open })
+        self.slots(hold, "take").await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.slots(hold, "renew").await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.slots(hold, "-1").await?;
+        self.slots(hold, "release").await?;
         Ok(())
     }
 
@@ -275,20 +277,24 @@ impl RedisStore {
         answer.map_err(|fault| fault.into_store_error(script.name, waited))
     }
 
-    /// Takes a slot, or gives it back; whether it is held, and how many are open.
-    async fn slots(&self, hold: &Hold<'_>, most: &str) -> Answer<(bool, u32)> {
+    /// Does `verb` to a slot.
+    async fn slots(&self, hold: &Hold<'_>, verb: &str) -> Answer<Held> {
         let script = scripts::HOLD;
         let keys = [key(hold.subject, "s:", hold.rule.as_str())];
-        let holder = hold.holder.to_be_bytes();
+        let (holder, most) = (hold.holder.to_be_bytes(), hold.most.to_string());
         let lasts = hold.lasts.get().div_ceil(1_000).min(1 << 50).to_string();
-        let arguments = vec![&holder[..], most.as_bytes(), lasts.as_bytes()];
-        match self.plain(script, &keys, arguments).await? {
-            Value::Array(values) => match values[..] {
-                [Value::Int(held), Value::Int(open)] => {
-                    Ok((held == 1, u32::try_from(open).unwrap_or(u32::MAX)))
-                }
-                _ => Err(refused(script, Nonsense::Shape)),
-            },
+        let arguments = [&holder, verb.as_bytes(), most.as_bytes(), lasts.as_bytes()];
+        let answer = self.plain(script, &keys, arguments.to_vec()).await?;
+        let values = match &answer {
+            Value::Array(values) => values.as_slice(),
+            _ => &[],
+        };
+        match values {
+            [Value::Int(held), Value::Int(open)] => Ok(Held {
+                granted: *held == 1,
+                open: u32::try_from(*open).unwrap_or(u32::MAX),
+                source: Source::Exact,
+            }),
             _ => Err(refused(script, Nonsense::Shape)),
         }
     }
