@@ -8,6 +8,7 @@ use tidegate_core::units::Nanos;
 
 use super::local::Local;
 use super::mirror::Mirror;
+use super::reserved::Reserved;
 use super::settings::Settings;
 
 /// The memory of one node.
@@ -16,6 +17,8 @@ pub(super) struct Memory {
     pub(super) mirror: Mirror,
     /// The shares that decide without a store, and what is owed of them.
     pub(super) local: Local,
+    /// Estimates admitted that way, until they are settled.
+    pub(super) reserved: Reserved,
 }
 
 impl Memory {
@@ -24,6 +27,7 @@ impl Memory {
         Memory {
             mirror: Mirror::new(settings.remembered),
             local: Local::new(wall, settings.remembered),
+            reserved: Reserved::new(settings.remembered),
         }
     }
 }
