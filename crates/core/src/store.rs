@@ -6,8 +6,10 @@
 //! time it decided by: the injected clock's, or its own.
 //!
 //! `terms` is what rules ask of a store and stores can give; `shared` what a store tells that several
-//! nodes share and that may fail.
+//! nodes share and that may fail; `reservation` and `ledger` are for costs known only at the end.
 
+mod ledger;
+mod reservation;
 mod shared;
 mod terms;
 
@@ -16,6 +18,8 @@ use std::future::Future;
 
 use smallvec::{SmallVec, smallvec};
 
+pub use self::ledger::{Abandoned, Ledger};
+pub use self::reservation::{Correction, Kept, Reserve, Settle, Settled, Used};
 pub use self::shared::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, Vitals};
 pub use self::terms::{Abilities, Counting, Durability, Keeps, OnStoreFailure, Terms};
 use crate::algorithms::{Figures, Limit, State, Verdict};
@@ -398,6 +402,14 @@ pub trait Store: Send + Sync {
 
     /// Charges whether it fits or not: debt, for costs known only afterwards.
     fn force(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
+
+    /// Charges an estimate like `charge`, and remembers it until it is settled. Estimates of the same
+    /// rule and subject that nobody settled in time come back first, whether this one fits or not.
+    fn reserve(&self, reserve: &Reserve<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
+
+    /// Corrects an estimate to what was used, once: less is given back as far as the bounds allow, more
+    /// is a debt. It may be sent again when the answer is lost.
+    fn settle(&self, settle: &Settle<'_>) -> impl Future<Output = Answer<Settled>> + Send;
 
     /// Merges known states, by maximum per limit.
     fn seed(&self, seeds: &[Seed<'_>]) -> impl Future<Output = Answer<()>> + Send;

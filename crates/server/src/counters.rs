@@ -15,8 +15,8 @@ use tidegate::stores::redis::{Fault, Redis, RedisConfig, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Seed,
-    Singles, Store, StoreError, Unacknowledged,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Reserve,
+    Seed, Settle, Settled, Singles, Store, StoreError, Unacknowledged,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -401,6 +401,14 @@ impl Store for Counters {
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         either!(self, store => store.force(set))
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        either!(self, store => store.reserve(reserve))
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        either!(self, store => store.settle(settle))
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {

@@ -1,8 +1,8 @@
 //! A store that charges the widest limit first, for the run that makes this mistake.
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError, Terms,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Seed,
+    Settle, Settled, Store, StoreError, Terms,
 };
 
 type Answer<T> = Result<T, StoreError>;
@@ -51,6 +51,14 @@ impl<S: Store> Store for Backwards<S> {
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         self.store.force(set).await
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.store.reserve(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.store.settle(settle).await
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {

@@ -12,7 +12,7 @@ use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, PartId, Parts, Probe,
-    Refund, Refunded, Role, Seed, Store, StoreError, Terms, Vitals,
+    Refund, Refunded, Reserve, Role, Seed, Settle, Settled, Store, StoreError, Terms, Vitals,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -61,6 +61,16 @@ impl Store for Fickle {
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         self.here(())?;
         self.memory.force(set).await
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.here(())?;
+        self.memory.reserve(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.here(())?;
+        self.memory.settle(settle).await
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {

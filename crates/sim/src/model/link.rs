@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Retry, State, Verdict};
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, Probe, Refund,
-    Refunded, Seed, Slot, Store, StoreError, Vitals,
+    Refunded, Reserve, Seed, Settle, Settled, Slot, Store, StoreError, Vitals,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
@@ -303,6 +303,24 @@ impl Store for Link {
             .await?;
         self.remember(set, &outcome);
         Ok(outcome)
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        let set = &reserve.set;
+        let outcome = self
+            .trip_for(subjects(set), |model, now| {
+                model.counters.reserve(reserve, now)
+            })
+            .await?;
+        self.remember(set, &outcome);
+        Ok(outcome)
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.trip_for(subjects(&settle.set), |model, now| {
+            model.counters.settle(settle, now)
+        })
+        .await
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {

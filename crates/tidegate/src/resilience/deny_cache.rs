@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tidegate_core::algorithms::{Figures, Limit, Retry, Verdict};
 use tidegate_core::store::{
     Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Outcome, Reading, Refund,
-    Refunded, Role, Seed, Source, Store, StoreError,
+    Refunded, Reserve, Role, Seed, Settle, Settled, Source, Store, StoreError,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -269,6 +269,25 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         self.store.force(set).await
+    }
+
+    /// A refusal that is known stands for an estimate too. One that passed has perhaps brought others
+    /// back: what was refused of the same counters is asked about again.
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        if let Some(known) = self.known(&reserve.set) {
+            return Ok(known);
+        }
+        let sent = self.runtime.now();
+        let outcome = self.store.reserve(reserve).await?;
+        self.forget(&reserve.set);
+        self.remember(&reserve.set, &outcome, sent);
+        Ok(outcome)
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        let settled = self.store.settle(settle).await;
+        self.forget(&settle.set);
+        settled
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {

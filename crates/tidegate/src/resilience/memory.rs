@@ -9,6 +9,7 @@ use tidegate_core::units::Nanos;
 use super::local::Local;
 use super::mirror::Mirror;
 use super::open_slots::OpenSlots;
+use super::reserved::Reserved;
 use super::settings::Settings;
 
 /// The memory of one node.
@@ -19,6 +20,8 @@ pub(super) struct Memory {
     pub(super) local: Local,
     /// The slots that it has given out.
     pub(super) slots: OpenSlots,
+    /// Estimates admitted that way, until they are settled.
+    pub(super) reserved: Reserved,
 }
 
 impl Memory {
@@ -28,6 +31,7 @@ impl Memory {
             mirror: Mirror::new(settings.remembered),
             local: Local::new(wall, settings.remembered),
             slots: OpenSlots::new(settings.remembered),
+            reserved: Reserved::new(settings.remembered),
         }
     }
 }

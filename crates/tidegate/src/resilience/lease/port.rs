@@ -3,8 +3,8 @@
 
 use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Seed,
+    Settle, Settled, Store, StoreError,
 };
 use tidegate_core::units::Nanos;
 
@@ -106,6 +106,14 @@ impl<S: Lender + 'static, R: Runtime> Store for Lease<S, R> {
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         self.0.store.force(set).await
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.0.store.reserve(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.0.store.settle(settle).await
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {

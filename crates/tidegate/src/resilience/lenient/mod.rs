@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::store::{
     Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Life, Outcome, Reading, Refund,
-    Refunded, Role, Seed, Source, Store, StoreError,
+    Refunded, Reserve, Role, Seed, Settle, Settled, Source, Store, StoreError,
 };
 use tidegate_core::units::Nanos;
 
@@ -393,6 +393,14 @@ impl<S: Store + 'static, R: Runtime> Store for Lenient<S, R> {
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         self.0.store.force(set).await
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.0.store.reserve(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.0.store.settle(settle).await
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {

@@ -1,9 +1,10 @@
 //! The store trait, filled. Every verb is decided when it is first polled and never waits.
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Role, Seed,
-    Single, Singles, Store, StoreError,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Role,
+    Seed, Settle, Settled, Single, Singles, Store, StoreError,
 };
+use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
 use crate::clock::Clock;
@@ -51,6 +52,18 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         Ok(self.force_at(set, self.clock.now()))
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        let reserved = self.reserve_at(reserve, self.clock.now());
+        reserved.map_err(|full| StoreError::Unavailable {
+            waited: Nanos::ZERO,
+            source: Box::new(full),
+        })
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        Ok(self.settle_at(settle, self.clock.now()))
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use redis::Value;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Source,
-    Store, StoreError, Unacknowledged,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Seed,
+    Settle, Settled, Source, Store, StoreError, Unacknowledged,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -23,16 +23,10 @@ type Answer<T> = Result<T, StoreError>;
 
 impl Store for RedisStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let read = |plan: &Plan, reply| decided(set, plan, &reply, Intent::Charge);
-        self.run(
-            scripts::CHARGE,
-            &set.charges,
-            Manner::Charge,
-            &[],
-            &[],
-            read,
-        )
-        .await
+        let script = scripts::CHARGE;
+        let read = |plan: &Plan, reply| decided(script, set, plan, &reply, Intent::Charge);
+        self.run(script, &set.charges, Manner::Charge, &[], &[], read)
+            .await
     }
 
     /// All of them on one connection and in one go.
@@ -73,7 +67,7 @@ impl Store for RedisStore {
                     true => durable::confirm(&reply, &safe, began),
                     false => Ok(()),
                 }
-                .and_then(|()| decided(set, plan, &reply, Intent::Charge)),
+                .and_then(|()| decided(script, set, plan, &reply, Intent::Charge)),
                 Err(error) => Err(error),
             });
         }
@@ -124,9 +118,18 @@ impl Store for RedisStore {
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let read = |plan: &Plan, reply| decided(set, plan, &reply, Intent::Force);
-        self.run(scripts::CHARGE, &set.charges, Manner::Force, &[], &[], read)
+        let script = scripts::CHARGE;
+        let read = |plan: &Plan, reply| decided(script, set, plan, &reply, Intent::Force);
+        self.run(script, &set.charges, Manner::Force, &[], &[], read)
             .await
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.reserve_in_ledgers(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.settle_in_ledgers(settle).await
     }
 
     /// Each seed is a step of its own: merging is the same in any order and any number of times. All of
@@ -302,12 +305,12 @@ impl RedisStore {
 
 /// The decision on a set, from what the script found; it must be the script's own.
 pub(super) fn decided(
+    script: Script,
     set: &ChargeSet<'_>,
     plan: &Plan,
     reply: &Reply,
     intent: Intent,
 ) -> Answer<Outcome> {
-    let script = scripts::CHARGE;
     let admitted = reply.verdict().map_err(|error| refused(script, error))?;
     let outcome = open(script, &set.charges, plan, reply)?.decide(set, intent);
     match outcome.admitted == (admitted == 1) {
