@@ -46,6 +46,7 @@ mod resp_throttle;
 mod restart;
 mod server;
 mod shared;
+mod shedding;
 mod window;
 mod witness;
 mod xds;
