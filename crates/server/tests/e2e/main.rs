@@ -45,6 +45,7 @@ mod resp_throttle;
 mod restart;
 mod server;
 mod shared;
+mod slots;
 mod window;
 mod witness;
 mod xds;
