@@ -47,6 +47,7 @@ mod restart;
 mod server;
 mod shared;
 mod shedding;
+mod slots;
 mod window;
 mod witness;
 mod xds;
