@@ -164,7 +164,7 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
             let pause = (world.sim.now(), until, node);
             world.history.lock().pauses.push(pause);
         }
-        Fault::NodeDeath => {
+        Fault::NodeDeath | Fault::Drain => {
             let node = victim(world);
             world.kill(node);
             world.sim.sleep_until(until).await;

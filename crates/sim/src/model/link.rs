@@ -14,6 +14,7 @@ use tidegate_core::store::{
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
+use super::books::{Books, Deed, Entry};
 use super::cluster::{Elsewhere, Seat};
 use super::{Intent, Model, SharedModel};
 use crate::executor::Sim;
@@ -55,6 +56,10 @@ pub struct Link {
     sent: Arc<Mutex<Vec<Sent>>>,
     /// What the node has seen, for those who misuse it.
     seen: Arc<Mutex<BTreeMap<u128, (Limit, State)>>>,
+    /// What was done for the node.
+    books: Books,
+    /// How much farther the store is than the next room, one way.
+    far: Nanos,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +101,16 @@ impl Link {
             beats: Arc::default(),
             sent: Arc::clone(sent),
             seen: Arc::default(),
+            books: Books::default(),
+            far: Nanos::ZERO,
         }
+    }
+
+    /// The same, `far` from the store, and written down in `books`.
+    #[must_use]
+    pub fn from_afar(self, far: Nanos, books: &Books) -> Link {
+        let books = books.clone();
+        Link { far, books, ..self }
     }
 
     /// The same node's way to another store.
@@ -173,8 +187,28 @@ impl Link {
         let weather = self.model.lock().weather;
         let spread = self.sim.draw(|rng| rng.below(weather.spread.get() + 1));
         self.sim
-            .sleep(weather.fastest.plus(Nanos::new(spread)))
+            .sleep(weather.fastest.plus(Nanos::new(spread)).plus(self.far))
             .await;
+    }
+
+    /// Writes down what the store does for this node now, and was asked when.
+    fn book(&self, counter: u128, sent: Nanos, at: Option<Nanos>, deed: Deed) -> usize {
+        self.books.write(Entry {
+            node: self.node,
+            counter,
+            sent,
+            at,
+            heard: None,
+            deed,
+        })
+    }
+
+    /// Writes down charges that were made.
+    fn book_all(&self, set: &ChargeSet<'_>, sent: Nanos, at: Nanos) {
+        for charge in &set.charges {
+            let deed = Deed::Charged(charge.cost.get());
+            self.book(charge.counter(), sent, Some(at), deed);
+        }
     }
 
     fn lost(&self, of: impl Fn(&super::Weather) -> u32) -> bool {
@@ -232,9 +266,13 @@ impl Store for Link {
             node: self.node,
             line: self.line,
         });
+        let sent = self.sim.now();
         let mut outcome = self
             .trip_for(subjects(set), |model, now| {
                 let outcome = model.counters.decide(set, Intent::Charge, now);
+                if outcome.admitted {
+                    self.book_all(set, sent, now);
+                }
                 if self.variant == Variant::RefusalRefreshes && !outcome.admitted {
                     model.counters.refresh(set, now);
                 }
@@ -274,31 +312,56 @@ impl Store for Link {
             id: !refund.id,
             ..refund.clone()
         };
+        let sent = self.sim.now();
+        let charges = refund.set.charges.iter();
+        let places: Vec<usize> = charges
+            .map(|charge| {
+                let deed = Deed::Returned(charge.cost.get(), refund.charged);
+                self.book(charge.counter(), sent, None, deed)
+            })
+            .collect();
         self.trip_for(subjects(&refund.set), |model, now| {
             if self.variant == Variant::RetriesRefunds {
                 model.counters.refund(&again, now);
             }
-            model.counters.refund(refund, now)
+            let refunded = model.counters.refund(refund, now);
+            if refunded == Refunded::Done {
+                for place in places {
+                    self.books.amend(place, |entry| entry.at = Some(now));
+                }
+            }
+            refunded
         })
         .await
     }
 
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.trip_for(vec![charge.subject], |model, now| {
-            model.counters.grant(charge, now)
-        })
-        .await
+        let sent = self.sim.now();
+        let granting = self.trip_for(vec![charge.subject], |model, now| {
+            let granted = model.counters.grant(charge, now);
+            let deed = Deed::Drawn(granted.units);
+            let place = self.book(charge.counter(), sent, Some(now), deed);
+            (granted, place)
+        });
+        let (granted, place) = granting.await?;
+        let heard = self.sim.now();
+        self.books.amend(place, |entry| entry.heard = Some(heard));
+        Ok(granted)
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let more = ChargeSet {
             charges: set.charges.iter().map(|c| self.with_the_seed(c)).collect(),
         };
+        let sent = self.sim.now();
         let outcome = self
             .trip_for(subjects(set), |model, now| match self.variant {
                 Variant::PushesTheSeed => model.counters.decide(&more, Intent::Force, now),
                 Variant::NeverPushes => model.counters.decide(set, Intent::Peek, now),
-                _ => model.counters.decide(set, Intent::Force, now),
+                _ => {
+                    self.book_all(set, sent, now);
+                    model.counters.decide(set, Intent::Force, now)
+                }
             })
             .await?;
         self.remember(set, &outcome);
