@@ -159,7 +159,7 @@ impl Counters {
         match self {
             Counters::Shared(shared) => StoreFacts::Shared {
                 series: &shared.series,
-                clock: shared.store.store().clock_reading(),
+                clock: shared.store.spread().clock_reading(),
             },
             Counters::Memory(store) => StoreFacts::Memory(memory_facts(store)),
             Counters::Disk(store) => {
@@ -306,7 +306,7 @@ pub(crate) fn why_not_met(limiter: &Limiter<Counters>) -> String {
 /// The nodes that share the store, once the list of them is complete.
 pub(crate) fn roster(limiter: &Limiter<Counters>) -> Vec<NodeId> {
     match limiter.store() {
-        Counters::Shared(shared) => shared.store.store().roster(),
+        Counters::Shared(shared) => shared.store.spread().roster(),
         Counters::Memory(_) | Counters::Disk(_) => Vec::new(),
     }
 }

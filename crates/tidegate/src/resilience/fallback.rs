@@ -7,15 +7,19 @@
 
 use std::sync::Arc;
 
+use smallvec::smallvec;
+use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, Probe, Refund,
-    Refunded, Seed, Slot, Source, Store, StoreError,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, Probe, Reading,
+    Refund, Refunded, Seed, Slot, Source, Store, StoreError,
 };
 use tidegate_core::subject::Fingerprint;
-use tidegate_core::units::Nanos;
+use tidegate_core::units::{Cost, Nanos};
 
 use super::clock_watch::ClockReading;
 use super::event::Watcher;
+use super::guard::doubtful;
+use super::lease::Lender;
 use super::memory::Memory;
 use super::node::Node;
 use super::settings::Settings;
@@ -172,6 +176,35 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
     }
 }
 
+/// A grant as the charge that it is.
+fn as_charge<'a>(charge: &Charge<'a>, granted: &Granted) -> (ChargeSet<'a>, Outcome) {
+    let units = Cost::new(granted.units);
+    let set = ChargeSet::of_one(Charge {
+        cost: units.unwrap_or(charge.cost),
+        ..charge.clone()
+    });
+    let reading = Reading {
+        verdict: Verdict::Allow { delay: Nanos::ZERO },
+        figures: granted.figures,
+    };
+    let outcome = Outcome {
+        admitted: units.is_some(),
+        readings: smallvec![reading],
+        seen: granted.seen.iter().cloned().collect(),
+        at: granted.at,
+        source: Source::Exact,
+        clock_stepped: false,
+    };
+    (set, outcome)
+}
+
+impl<S: Store + Probe + 'static, R: Runtime> Lender for Fallback<S, R> {
+    fn life_of(&self, charge: &Charge<'_>) -> Option<Life> {
+        let believed = !self.node.decides(&ChargeSet::of_one(charge.clone()));
+        believed.then(|| self.life().unwrap_or(Life(0)))
+    }
+}
+
 impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         Ok(self.charge_by(Nanos::MAX, set).await)
@@ -217,9 +250,20 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         node.guard.refund(refund).await
     }
 
-    /// Units are drawn in advance from the one true counter only.
+    /// Units are drawn in advance from the one true counter only. They are in the mirror like any charge,
+    /// and so put back into a store that lost them.
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.node.guard.grant(charge).await
+        let node = &self.node;
+        if node.decides(&ChargeSet::of_one(charge.clone())) {
+            return Err(doubtful());
+        }
+        let sent = node.runtime.now();
+        let granted = node.guard.grant(charge).await?;
+        let (set, outcome) = as_charge(charge, &granted);
+        match node.believes(&set, &outcome, sent) {
+            true => Ok(granted),
+            false => Err(doubtful()),
+        }
     }
 
     /// A debt cannot be decided locally: it is owed until the store can be told.

@@ -30,7 +30,7 @@ type Answer<T> = Result<T, StoreError>;
 /// How long a late answer is waited for, to give back what it charged.
 pub(super) const LATE: Nanos = Nanos::from_secs(60);
 
-/// How long the answer to a debt or a seed is waited for.
+/// How long the answer to a debt, a seed or a grant is waited for.
 const PATIENT: Nanos = Nanos::from_secs(1);
 
 /// Why a store was not asked, or not heard.
@@ -48,6 +48,8 @@ enum Away {
     Silent,
     #[error("there is no store for it")]
     Nowhere,
+    #[error("the store may have lost counts")]
+    Doubtful,
 }
 
 fn away(why: Away, waited: Nanos) -> StoreError {
@@ -55,6 +57,11 @@ fn away(why: Away, waited: Nanos) -> StoreError {
         waited,
         source: Box::new(why),
     }
+}
+
+/// The answer to whoever needs a store that has lost nothing.
+pub(super) fn doubtful() -> StoreError {
+    away(Away::Doubtful, Nanos::ZERO)
 }
 
 /// A store that answers in time or not at all.
@@ -209,9 +216,18 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     /// it would be charged once more. To the breaker it is late all the same, unless it was to be safe
     /// elsewhere and took no longer than that may.
     pub(super) async fn charge_debt(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.patiently(set, self.store()?.force(set)).await
+    }
+
+    /// Asks something of `set` that no decision waits for.
+    async fn patiently<T>(
+        &self,
+        set: &ChargeSet<'_>,
+        call: impl Future<Output = Answer<T>> + Send,
+    ) -> Answer<T> {
         let _place = self.enter()?;
         let sent = self.runtime.now();
-        let answer = within(&self.runtime, PATIENT, pin!(self.store()?.force(set))).await;
+        let answer = within(&self.runtime, PATIENT, pin!(call)).await;
         let answer = answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT)));
         let waited = self.runtime.now().since(sent);
         let in_time = match set.waits() {
@@ -354,8 +370,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
         self.call_by(Nanos::MAX, budget, refunding).await
     }
 
+    /// No decision waits for it, and what is taken for lost stays charged: it has the time that debts
+    /// have, and is late to the breaker like them.
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.call(self.store()?.grant(charge)).await
+        let set = ChargeSet::of_one(charge.clone());
+        self.patiently(&set, self.store()?.grant(charge)).await
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {

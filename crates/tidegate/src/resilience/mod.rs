@@ -1,7 +1,8 @@
 //! Getting along without the store: no decision waits for it longer than its budget, none fails
 //! because it did, and what it forgot is put back.
 //!
-//! From the outside in: `deny_cache` remembers refusals; `spread` divides a request among the parts of
+//! From the outside in: `deny_cache` remembers refusals; `lease` decides by units drawn in advance, of
+//! sets that it may have to `split`; `spread` divides a request among the parts of
 //! a store; `fallback` decides by this node's share of each limit (`local`) when a part cannot be asked
 //! or believed; `guard` is the part behind `deadline`, `bulkhead` and `breaker`. Beside them `node`
 //! pings, puts the `mirror` back into a part that lost counts, and charges what is `owed`; both are the
@@ -20,6 +21,7 @@ mod event;
 mod fallback;
 mod guard;
 mod join;
+mod lease;
 mod local;
 mod memory;
 mod mirror;
@@ -27,6 +29,7 @@ mod node;
 mod owed;
 mod owned;
 mod settings;
+mod split;
 mod spread;
 mod standing;
 mod store_clock;
@@ -41,13 +44,31 @@ pub use self::clock_watch::{ClockNews, ClockReading, ClockWatch, Level, Offset, 
 pub use self::deny_cache::DenyCache;
 pub use self::event::{Event, Watcher};
 pub use self::fallback::Fallback;
+pub use self::lease::{Lease, LeaseFacts, Lender};
 pub use self::settings::{BreakerSettings, Settings};
 use self::spread::AsOne;
 pub use self::spread::{PartWatch, Spread};
 use crate::runtime::Runtime;
 
 /// A shared store that may fail, with everything around it.
-pub type Resilient<P, R> = DenyCache<Spread<P, R>, R>;
+pub type Resilient<P, R> = DenyCache<Lease<Spread<P, R>, R>, R>;
+
+impl<P: Parts + 'static, R: Runtime> Resilient<P, R> {
+    /// The parts of the store, each with what stands in for it.
+    pub fn spread(&self) -> &Spread<P, R> {
+        self.store().store()
+    }
+
+    /// What became of units drawn in advance.
+    pub fn leases(&self) -> LeaseFacts {
+        self.store().facts()
+    }
+
+    /// Gives back what was drawn in advance, before this node ends. Nothing is drawn any more.
+    pub async fn give_back_all(&self) {
+        self.store().give_back_all().await;
+    }
+}
 
 /// Puts everything around a store and its parts, in order. The node it makes has the id that the
 /// settings name, else one of its own.
@@ -70,6 +91,8 @@ pub fn resilient_parts<P: Parts + 'static, R: Runtime>(
 ) -> Resilient<P, R> {
     let (denials, at_most) = (settings.denials, settings.denied_at_most);
     let me = settings.me.unwrap_or_else(|| NodeId(runtime.random()));
+    let leases = settings.leases;
     let spread = Spread::new(parts, runtime.clone(), me, settings, watch);
-    DenyCache::new(spread, runtime, denials, at_most)
+    let lease = Lease::new(spread, runtime.clone(), leases);
+    DenyCache::new(lease, runtime, denials, at_most)
 }

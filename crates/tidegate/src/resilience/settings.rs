@@ -44,6 +44,8 @@ pub struct Settings {
     pub push_batch: usize,
     /// The pause between batches.
     pub push_pause: Nanos,
+    /// Counters of which units are drawn in advance at a time; more are simply decided by the store.
+    pub leases: usize,
     /// Refusals remembered.
     pub denials: usize,
     /// The longest a refusal is remembered: capacity may come back early by a refund elsewhere.
@@ -99,6 +101,7 @@ impl Default for Settings {
             push_soon: Nanos::from_millis(10),
             push_batch: 500,
             push_pause: Nanos::from_millis(10),
+            leases: 16_384,
             denials: 16_384,
             denied_at_most: Nanos::from_secs(1),
         }

@@ -140,7 +140,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
 
     fn note(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
         let now = self.runtime.now();
-        self.clock.note(sent, now, outcome.at);
+        // What took longer than the next ping would tell the time worse than that.
+        if now.since(sent) <= self.settings.ping_every {
+            self.clock.note(sent, now, outcome.at);
+        }
         let by = Hearing {
             now,
             confirmed: Nanos::new(self.confirmed.load(Ordering::Acquire)),

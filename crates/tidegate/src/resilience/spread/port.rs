@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Parts, Refund, Refunded, Seed,
-    Store, StoreError,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, Parts, Refund, Refunded,
+    Seed, Store, StoreError,
 };
 use tidegate_core::subject::Fingerprint;
 
@@ -13,12 +13,19 @@ use super::Spread;
 use super::groups::{Group, by_place};
 use super::tally::Tally;
 use crate::resilience::join::join_all;
+use crate::resilience::lease::Lender;
 use crate::runtime::{Runtime, mix};
 
 type Answer<T> = Result<T, StoreError>;
 
 /// Charges that are under way, and which of all sets they are.
 type Charging<'c> = Pin<Box<dyn Future<Output = Vec<(usize, Answer<Outcome>)>> + Send + 'c>>;
+
+impl<P: Parts + 'static, R: Runtime> Lender for Spread<P, R> {
+    fn life_of(&self, charge: &Charge<'_>) -> Option<Life> {
+        self.0.place_of(charge.subject).store.life_of(charge)
+    }
+}
 
 impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {

@@ -1,0 +1,147 @@
+//! Giving back what is not used: at the end of its life, when nobody asks any more, or all of it.
+//!
+//! One task for all counters, and none while nothing is held. A refund is sent once: one that may have
+//! arrived is never sent again, and one that may no longer be sent leaves its units charged.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tidegate_core::store::{ChargeSet, Refund};
+use tidegate_core::units::{Cost, Nanos};
+
+use super::place::Unused;
+use super::{Inner, Lender};
+use crate::resilience::deadline::within;
+use crate::resilience::join::join_all;
+use crate::runtime::Runtime;
+
+/// The longest time between two looks: what was drawn meanwhile may end before what was there.
+const LOOK: Nanos = Nanos::from_millis(5);
+/// The shortest: what ends within it ends together.
+const SHORT: Nanos = Nanos::from_millis(1);
+/// How long the store remembers that something was given back. It is sent once and soon.
+const REMEMBERED: Nanos = Nanos::from_secs(10);
+/// The longest that giving back everything may take.
+const PATIENCE: Nanos = Nanos::from_secs(3);
+
+/// Places that hold something. Locked before a place, never after.
+#[derive(Default)]
+pub(super) struct Tended {
+    places: BTreeSet<usize>,
+    /// Whether there is a keeper.
+    kept: bool,
+}
+
+impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
+    /// Looks after a place that may hold something from now on.
+    pub(super) fn tend(self: &Arc<Self>, at: usize) {
+        let mut tended = self.tended.lock();
+        tended.places.insert(at);
+        if !std::mem::replace(&mut tended.kept, true) {
+            self.runtime.spawn(Arc::clone(self).keep());
+        }
+    }
+
+    /// Until nothing is held.
+    async fn keep(self: Arc<Self>) {
+        while let Some(due) = self.next_due() {
+            let now = self.runtime.now();
+            self.runtime.sleep(due.since(now).clamp(SHORT, LOOK)).await;
+            self.give_back_soon(self.unused());
+        }
+    }
+
+    /// When something is to be given back. If nothing is held, there is no keeper any more.
+    fn next_due(&self) -> Option<Nanos> {
+        let mut tended = self.tended.lock();
+        let mut next = None;
+        tended.places.retain(|at| {
+            let due = self.places[*at].lock().due();
+            next = [next, due].into_iter().flatten().min();
+            due.is_some()
+        });
+        tended.kept = next.is_some();
+        next
+    }
+
+    /// Takes out what is not to be used any more.
+    fn unused(&self) -> Vec<Unused> {
+        let now = self.runtime.now();
+        let tended = self.tended.lock();
+        let places = tended.places.iter();
+        let unused = places.flat_map(|at| self.places[*at].lock().take_unused(now));
+        unused.collect()
+    }
+
+    fn take_all(&self) -> Vec<Unused> {
+        let tended = self.tended.lock();
+        let places = tended.places.iter();
+        places
+            .flat_map(|at| self.places[*at].lock().take_all())
+            .collect()
+    }
+
+    /// Units held.
+    pub(super) fn held(&self) -> u64 {
+        let tended = self.tended.lock();
+        let places = tended.places.iter();
+        places.map(|at| self.places[*at].lock().held()).sum()
+    }
+
+    fn give_back_soon(self: &Arc<Self>, unused: Vec<Unused>) {
+        if unused.is_empty() {
+            return;
+        }
+        let inner = Arc::clone(self);
+        self.returning.fetch_add(1, Ordering::AcqRel);
+        self.runtime.spawn(async move {
+            inner.give_back(unused).await;
+            inner.returning.fetch_sub(1, Ordering::AcqRel);
+        });
+    }
+
+    async fn give_back(&self, unused: Vec<Unused>) {
+        join_all(unused.iter().map(|one| self.give_back_one(one))).await;
+    }
+
+    /// Gives back one grant, once.
+    async fn give_back_one(&self, (charge, grant): &Unused) {
+        let Some(units) = Cost::new(grant.units) else {
+            return;
+        };
+        let charge = charge.owing(units);
+        let same_life = self.store.life_of(&charge) == Some(grant.life);
+        let refund = Refund {
+            id: u128::from(self.runtime.random()) << 64 | u128::from(self.runtime.random()),
+            charged: grant.at,
+            until: charge.limit.lease_until(grant.at).plus(REMEMBERED),
+            set: ChargeSet::of_one(charge),
+        };
+        let sent = same_life && self.store.refund(&refund).await.is_ok();
+        let tally = &self.tally;
+        match sent {
+            true => tally.returned.fetch_add(grant.units, Ordering::Relaxed),
+            false => tally.lapsed.fetch_add(grant.units, Ordering::Relaxed),
+        };
+    }
+
+    /// Gives back everything, what is being asked for among it.
+    pub(super) async fn give_back_all(self: &Arc<Self>) {
+        self.drained.store(true, Ordering::Release);
+        let giving = pin!(async {
+            loop {
+                self.give_back(self.take_all()).await;
+                let under_way =
+                    self.asking.load(Ordering::Acquire) + self.returning.load(Ordering::Acquire);
+                if under_way == 0 && self.held() == 0 {
+                    return;
+                }
+                self.runtime.sleep(SHORT).await;
+            }
+        });
+        // What the store does not answer by then stays charged.
+        let _done_or_late = within(&self.runtime, PATIENCE, giving).await;
+    }
+}

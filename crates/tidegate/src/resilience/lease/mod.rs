@@ -1,0 +1,289 @@
+//! Units charged before they are used: a hot key costs a round trip for many requests, and admits not
+//! one too many.
+//!
+//! A node that is asked often enough for a counter draws some of it in advance (`place`, `pace`) and
+//! decides by that until it is used up, at most for the life that the limit gives to a lease. The next
+//! ones are asked for when half is used, beside the requests. What is left at the end, or when nobody
+//! asks any more, is given back once (`keeper`). Everything that is not held here is decided by the
+//! store behind: cold keys, and the end of a limit, where it grants no more than half of what is left.
+//!
+//! Kept true: every unit admitted here was charged before, and not longer ago than a lease lives. Lost
+//! answers and lost refunds leave units charged that nobody used, never the other way round. It knows
+//! neither rules nor which store it is; of stores that fail it knows what [`Lender`] tells.
+//!
+//! Cancel-safety: a request that is dropped while the rest of it is decided has used its units.
+
+mod keeper;
+mod pace;
+mod place;
+mod port;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tidegate_core::store::{
+    Charge, ChargeSet, Counting, Life, Outcome, Reading, Role, Source, Store,
+};
+use tidegate_core::units::Nanos;
+
+use self::keeper::Tended;
+use self::place::{Ask, Place, Taken};
+use super::split::Split;
+use crate::runtime::{Runtime, mix};
+
+/// A store that units can be drawn from in advance.
+pub trait Lender: Store {
+    /// The life of the store that keeps the counter of `charge`; nothing while it cannot be believed. A
+    /// store that does not tell has one life, whichever. Units drawn in one life are not given back to
+    /// another: it may have lost their charge.
+    fn life_of(&self, charge: &Charge<'_>) -> Option<Life>;
+}
+
+/// Draws from a store in advance. Clones are the same.
+pub struct Lease<S, R>(Arc<Inner<S, R>>);
+
+struct Inner<S, R> {
+    store: S,
+    runtime: R,
+    places: Box<[Mutex<Place>]>,
+    tended: Mutex<Tended>,
+    /// Questions for more units that are under way, and refunds.
+    asking: AtomicUsize,
+    returning: AtomicUsize,
+    /// Whether nothing is drawn any more.
+    drained: AtomicBool,
+    tally: Tally,
+}
+
+/// What has become of units so far.
+#[derive(Default)]
+struct Tally {
+    grants: AtomicU64,
+    granted: AtomicU64,
+    returned: AtomicU64,
+    lapsed: AtomicU64,
+}
+
+/// What leases say of themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LeaseFacts {
+    /// How often units were drawn in advance.
+    pub grants: u64,
+    /// How many units.
+    pub granted: u64,
+    /// Units given back unused.
+    pub returned: u64,
+    /// Units that were neither used nor given back.
+    pub lapsed: u64,
+    /// Units held now.
+    pub held: u64,
+}
+
+/// Units taken for the charges of one set that are decided here, in order, and from which places.
+type Takings = SmallVec<[(usize, Taken); 2]>;
+
+/// How far a set is decided by what is held here.
+enum Decided<'a> {
+    /// Not at all: it goes to the store as it is.
+    Nowhere,
+    /// As far as it can be; the rest goes to the store.
+    Partly(Box<Split<'a>>, Takings),
+    /// Entirely.
+    Here(Outcome),
+}
+
+impl<S, R> Clone for Lease<S, R> {
+    fn clone(&self) -> Self {
+        Lease(Arc::clone(&self.0))
+    }
+}
+
+impl<S: Lender + 'static, R: Runtime> Lease<S, R> {
+    /// Draws from `store` in advance, of `most` counters at a time.
+    pub fn new(store: S, runtime: R, most: usize) -> Self {
+        Lease(Arc::new(Inner {
+            store,
+            runtime,
+            places: (0..most.max(1)).map(|_| Mutex::default()).collect(),
+            tended: Mutex::default(),
+            asking: AtomicUsize::new(0),
+            returning: AtomicUsize::new(0),
+            drained: AtomicBool::new(false),
+            tally: Tally::default(),
+        }))
+    }
+
+    /// The store behind it.
+    pub fn store(&self) -> &S {
+        &self.0.store
+    }
+
+    /// Gives back everything that is held and draws nothing more from now on. Done when the store has
+    /// answered, or after a few seconds.
+    pub async fn give_back_all(&self) {
+        self.0.give_back_all().await;
+    }
+
+    /// What became of units, and how many are held.
+    pub fn facts(&self) -> LeaseFacts {
+        let tally = &self.0.tally;
+        LeaseFacts {
+            grants: tally.grants.load(Ordering::Relaxed),
+            granted: tally.granted.load(Ordering::Relaxed),
+            returned: tally.returned.load(Ordering::Relaxed),
+            lapsed: tally.lapsed.load(Ordering::Relaxed),
+            held: self.0.held(),
+        }
+    }
+}
+
+/// Whether units may be drawn in advance for a charge. What only watches and what is one budget of
+/// several may be refused without the request being: it is for the store to say.
+fn is_leased(charge: &Charge<'_>) -> bool {
+    charge.role == Role::Enforce
+        && charge.terms.counting == Counting::Leased
+        && charge.limit.lease().is_some()
+}
+
+impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
+    /// The place of a counter under a limit. One counter under two limits, as two priorities have it,
+    /// has two.
+    fn place(&self, charge: &Charge<'_>) -> usize {
+        let counter = charge.counter();
+        let limit = u64::from(charge.limit.tag()) ^ charge.limit.capacity().rotate_left(32);
+        let bits = (counter ^ (counter >> 64)) as u64 ^ mix(limit);
+        (bits % self.places.len() as u64) as usize
+    }
+
+    /// Decides what can be decided by what is held. All leased charges of a set are, or none.
+    fn decide<'a>(self: &Arc<Self>, set: &ChargeSet<'a>) -> Decided<'a> {
+        if !set.charges.iter().any(is_leased) {
+            return Decided::Nowhere;
+        }
+        let now = self.runtime.now();
+        let (mut takings, mut covered) = (Takings::new(), true);
+        for charge in set.charges.iter().filter(|charge| is_leased(charge)) {
+            let place = self.place(charge);
+            match self.visit(place, charge, covered, now) {
+                Some(taken) => takings.push((place, taken)),
+                None => covered = false,
+            }
+        }
+        if !covered {
+            self.put_back(takings);
+            return Decided::Nowhere;
+        }
+        match takings.len() == set.charges.len() {
+            true => Decided::Here(outcome(&takings, |_, taken| taken.reading)),
+            false => Decided::Partly(Box::new(Split::of(set, is_leased)), takings),
+        }
+    }
+
+    /// One request of a counter: takes units if all is `covered` so far, and sees to it that there are
+    /// more for the next.
+    fn visit(
+        self: &Arc<Self>,
+        at: usize,
+        charge: &Charge<'_>,
+        covered: bool,
+        now: Nanos,
+    ) -> Option<Taken> {
+        let (taken, ask) = {
+            let mut place = self.places[at].lock();
+            if !place.arrive(charge, now) {
+                return None;
+            }
+            let taken = match covered {
+                true => place.take(charge.cost, now),
+                false => None,
+            };
+            let ask = match self.drained.load(Ordering::Acquire) {
+                true => None,
+                false => place.ask(charge, now),
+            };
+            (taken, ask)
+        };
+        if let Some(ask) = ask {
+            self.draw_soon(at, ask);
+        }
+        taken
+    }
+
+    /// The request did not pass.
+    fn put_back(self: &Arc<Self>, takings: Takings) {
+        for (at, taken) in takings {
+            let lapsed = self.places[at].lock().put_back(taken);
+            self.lapsed(lapsed);
+            self.tend(at);
+        }
+    }
+
+    /// The store has decided the rest of a request: what was taken for it is used, or goes back.
+    fn settle(
+        self: &Arc<Self>,
+        set: &ChargeSet<'_>,
+        split: &Split<'_>,
+        takings: Takings,
+        rest: Outcome,
+    ) -> Outcome {
+        if rest.admitted {
+            return split.merge(outcome(&takings, |_, taken| taken.reading), rest);
+        }
+        let leased: SmallVec<[&Charge<'_>; 2]> =
+            set.charges.iter().filter(|c| is_leased(c)).collect();
+        let here = outcome(&takings, |i, taken| taken.untouched(leased[i]));
+        self.put_back(takings);
+        split.merge(here, rest)
+    }
+
+    /// Asks for more units, beside the requests.
+    fn draw_soon(self: &Arc<Self>, at: usize, ask: Ask) {
+        let inner = Arc::clone(self);
+        self.asking.fetch_add(1, Ordering::AcqRel);
+        self.runtime.spawn(async move {
+            inner.draw(at, &ask).await;
+            inner.asking.fetch_sub(1, Ordering::AcqRel);
+        });
+    }
+
+    async fn draw(self: &Arc<Self>, at: usize, ask: &Ask) {
+        let charge = ask.charge.owing(ask.units);
+        let sent = self.runtime.now();
+        let granted = match self.store.life_of(&charge) {
+            Some(life) => {
+                let granted = self.store.grant(&charge).await;
+                granted.ok().map(|granted| (granted, life))
+            }
+            None => None,
+        };
+        let units = granted.as_ref().map_or(0, |(granted, _)| granted.units);
+        let now = self.runtime.now();
+        let lapsed = self.places[at].lock().answered(ask, granted, sent, now);
+        if units > 0 {
+            self.tally.grants.fetch_add(1, Ordering::Relaxed);
+            self.tally.granted.fetch_add(units, Ordering::Relaxed);
+            self.lapsed(lapsed);
+            self.tend(at);
+        }
+    }
+
+    fn lapsed(&self, units: u64) {
+        self.tally.lapsed.fetch_add(units, Ordering::Relaxed);
+    }
+}
+
+/// What is told of the charges that are decided here.
+fn outcome(takings: &Takings, reading: impl Fn(usize, &Taken) -> Reading) -> Outcome {
+    let charged = takings.iter().map(|(_, taken)| taken.at());
+    let each = takings.iter().enumerate();
+    Outcome {
+        admitted: true,
+        readings: each.map(|(i, (_, taken))| reading(i, taken)).collect(),
+        seen: Vec::new(),
+        at: charged.min().unwrap_or(Nanos::ZERO),
+        source: Source::Lease,
+        clock_stepped: false,
+    }
+}

@@ -1,0 +1,370 @@
+//! What this node holds in advance of one counter: a pure state machine, times go in.
+//!
+//! Kept true: a unit is in one grant or taken, never both; nothing is taken from a grant that has ended;
+//! all that is held never exceeds what flows into the limit during the life of one lease, so that the
+//! store makes up for a node that died within one life. A place belongs to one counter under one limit
+//! until it holds nothing and nobody has asked for a while.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tidegate_core::algorithms::{Figures, Limit, Verdict};
+use tidegate_core::store::{Charge, Granted, Life, Reading};
+use tidegate_core::units::{Cost, Nanos};
+
+use super::pace::Pace;
+use crate::resilience::owned::OwnedCharge;
+
+/// Units are drawn in advance only where so many requests come while a node plans ahead. With fewer,
+/// what lies idle in leases is worth more than the round trips they spare.
+const WORTH_IT: u64 = 8;
+
+/// Units charged in advance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant {
+    /// Which one of its place.
+    number: u64,
+    pub(super) units: u64,
+    /// When the store charged them, by its clock.
+    pub(super) at: Nanos,
+    /// When they were asked for, by the local clock.
+    sent: Nanos,
+    /// When they may no longer be used, by the local clock. Reckoned from when they were asked for: the
+    /// store charged them then or later.
+    ends: Nanos,
+    /// How the limit stood then.
+    figures: Figures,
+    /// The life of the store that charged them.
+    pub(super) life: Life,
+}
+
+/// Units taken for one charge, from one grant or several.
+#[derive(Clone, Debug)]
+pub(super) struct Taken {
+    era: u64,
+    from: SmallVec<[Grant; 1]>,
+    /// What is told of the limit if the request passes.
+    pub(super) reading: Reading,
+}
+
+/// More units to be asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    era: u64,
+    pub(super) charge: Arc<OwnedCharge>,
+    pub(super) units: Cost,
+}
+
+/// Units to be given back, and whose they are.
+pub(super) type Unused = (Arc<OwnedCharge>, Grant);
+
+/// A place for one counter.
+#[derive(Default)]
+pub(super) struct Place {
+    tenant: Option<Box<Tenant>>,
+    /// Changes whenever what was taken or asked for before is void.
+    era: u64,
+}
+
+struct Tenant {
+    counter: u128,
+    limit: Limit,
+    /// For how far ahead it plans: half the life of a lease.
+    ahead: Nanos,
+    /// The most it may hold.
+    most: u64,
+    pace: Pace,
+    /// When it was last asked for.
+    used: Nanos,
+    /// The one that ends first is first.
+    grants: SmallVec<[Grant; 2]>,
+    /// Numbers given to grants so far.
+    numbers: u64,
+    /// What the last one gave.
+    last: u64,
+    asked: bool,
+    /// Nothing is asked for before.
+    rests_until: Nanos,
+    /// Made when it first asks.
+    charge: Option<Arc<OwnedCharge>>,
+}
+
+impl Place {
+    /// Takes note of a request. Whether the place belongs to its counter: if another has it, this one is
+    /// simply decided by the store.
+    pub(super) fn arrive(&mut self, charge: &Charge<'_>, now: Nanos) -> bool {
+        if !self.is_of(charge) {
+            let taken = self.tenant.as_ref().is_some_and(|tenant| !tenant.left(now));
+            let tenant = match taken {
+                true => None,
+                false => Tenant::new(charge, now),
+            };
+            let Some(tenant) = tenant else { return false };
+            self.tenant = Some(Box::new(tenant));
+            self.era += 1;
+        }
+        if let Some(tenant) = &mut self.tenant {
+            tenant.used = now;
+            tenant.pace.note(charge.cost.get(), now);
+        }
+        true
+    }
+
+    fn is_of(&self, charge: &Charge<'_>) -> bool {
+        let tenant = self.tenant.as_ref();
+        tenant.is_some_and(|t| t.counter == charge.counter() && t.limit == *charge.limit)
+    }
+
+    /// Takes units for a charge of the counter that has the place, if there are enough.
+    pub(super) fn take(&mut self, cost: Cost, now: Nanos) -> Option<Taken> {
+        let era = self.era;
+        let tenant = self.tenant.as_mut()?;
+        let from = tenant.take(cost.get(), now)?;
+        let newest = from.last()?;
+        let reading = Reading {
+            verdict: Verdict::Allow { delay: Nanos::ZERO },
+            figures: tenant.figures(newest, now),
+        };
+        Some(Taken { era, from, reading })
+    }
+
+    /// The request did not pass. What of it cannot go back any more stays charged: how much that is.
+    pub(super) fn put_back(&mut self, taken: Taken) -> u64 {
+        let units = taken.units();
+        match &mut self.tenant {
+            Some(tenant) if self.era == taken.era => {
+                taken.from.into_iter().for_each(|grant| tenant.add(grant));
+                0
+            }
+            _ => units,
+        }
+    }
+
+    /// What is to be asked for, if anything.
+    pub(super) fn ask(&mut self, charge: &Charge<'_>, now: Nanos) -> Option<Ask> {
+        let era = self.era;
+        let tenant = self.tenant.as_mut()?;
+        let units = tenant.wants(now)?;
+        tenant.asked = true;
+        let owned = tenant.charge.get_or_insert_with(|| {
+            // What it says of cost and role is not looked at.
+            Arc::new(OwnedCharge::of(charge))
+        });
+        let charge = Arc::clone(owned);
+        Some(Ask { era, charge, units })
+    }
+
+    /// What was asked for at `sent` has been answered, or not. Units that nobody may use any more: they
+    /// stay charged.
+    pub(super) fn answered(
+        &mut self,
+        ask: &Ask,
+        granted: Option<(Granted, Life)>,
+        sent: Nanos,
+        now: Nanos,
+    ) -> u64 {
+        let units = granted.as_ref().map_or(0, |(granted, _)| granted.units);
+        let tenant = match &mut self.tenant {
+            Some(tenant) if self.era == ask.era => tenant,
+            _ => return units,
+        };
+        tenant.asked = false;
+        match granted {
+            Some((granted, life)) if granted.units > 0 => tenant.receive(&granted, life, sent),
+            // Nothing is left, or the store is not well: to ask with every request would cost more than
+            // it spares.
+            _ => tenant.rests_until = now.plus(Nanos::new(tenant.ahead.get() / 4)),
+        }
+        0
+    }
+
+    /// Takes out what is over, and everything if nobody asks for it any more.
+    pub(super) fn take_unused(&mut self, now: Nanos) -> SmallVec<[Unused; 2]> {
+        let over = |tenant: &Tenant, grant: &Grant| tenant.idle(now) || grant.ends <= now;
+        self.take_out(over)
+    }
+
+    /// Takes out everything.
+    pub(super) fn take_all(&mut self) -> SmallVec<[Unused; 2]> {
+        self.take_out(|_, _| true)
+    }
+
+    fn take_out(&mut self, which: impl Fn(&Tenant, &Grant) -> bool) -> SmallVec<[Unused; 2]> {
+        let Some(tenant) = &mut self.tenant else {
+            return SmallVec::new();
+        };
+        let grants = std::mem::take(&mut tenant.grants);
+        let (out, stay) = grants.into_iter().partition(|grant| which(tenant, grant));
+        tenant.grants = stay;
+        let out: SmallVec<[Grant; 2]> = out;
+        let charge = tenant.charge.clone();
+        let whose = charge.into_iter().cycle();
+        whose
+            .zip(out)
+            .filter(|(_, grant)| grant.units > 0)
+            .collect()
+    }
+
+    /// Forgets what is held of these counters, and what is under way. How many units that are.
+    pub(super) fn drop_all(&mut self, counters: &[u128]) -> u64 {
+        match &mut self.tenant {
+            Some(tenant) if counters.contains(&tenant.counter) => {
+                self.era += 1;
+                let held = tenant.held();
+                tenant.grants.clear();
+                tenant.asked = false;
+                held
+            }
+            _ => 0,
+        }
+    }
+
+    /// Units that a request of this counter could take.
+    pub(super) fn ready(&self, charge: &Charge<'_>, now: Nanos) -> u64 {
+        match &self.tenant {
+            Some(tenant) if self.is_of(charge) => tenant.ready(now),
+            _ => 0,
+        }
+    }
+
+    /// Units held, those that have ended among them.
+    pub(super) fn held(&self) -> u64 {
+        self.tenant.as_ref().map_or(0, |tenant| tenant.held())
+    }
+
+    /// When something is to be taken out.
+    pub(super) fn due(&self) -> Option<Nanos> {
+        let tenant = self.tenant.as_ref()?;
+        let first = tenant.grants.iter().map(|grant| grant.ends).min()?;
+        Some(first.min(tenant.used.plus(tenant.ahead)))
+    }
+}
+
+impl Tenant {
+    fn new(charge: &Charge<'_>, now: Nanos) -> Option<Self> {
+        let limit = charge.limit.as_ref();
+        let lease = limit.lease()?;
+        let ahead = Nanos::new(lease.get() / 2);
+        let flows_in = u128::from(limit.count()) * u128::from(lease.get());
+        let most = flows_in / u128::from(limit.per().get().max(1));
+        Some(Tenant {
+            counter: charge.counter(),
+            limit: limit.clone(),
+            ahead,
+            most: u64::try_from(most).unwrap_or(u64::MAX),
+            pace: Pace::new(ahead, now),
+            used: now,
+            grants: SmallVec::new(),
+            numbers: 0,
+            last: 0,
+            asked: false,
+            rests_until: Nanos::ZERO,
+            charge: None,
+        })
+    }
+
+    fn idle(&self, now: Nanos) -> bool {
+        now >= self.used.plus(self.ahead)
+    }
+
+    /// Whether another may have its place.
+    fn left(&self, now: Nanos) -> bool {
+        self.idle(now) && self.grants.is_empty() && !self.asked
+    }
+
+    fn held(&self) -> u64 {
+        self.grants.iter().map(|grant| grant.units).sum()
+    }
+
+    fn ready(&self, now: Nanos) -> u64 {
+        let live = self.grants.iter().filter(|grant| now < grant.ends);
+        live.map(|grant| grant.units).sum()
+    }
+
+    fn take(&mut self, cost: u64, now: Nanos) -> Option<SmallVec<[Grant; 1]>> {
+        if self.ready(now) < cost {
+            return None;
+        }
+        let (mut taken, mut missing) = (SmallVec::new(), cost);
+        for grant in self.grants.iter_mut().filter(|grant| now < grant.ends) {
+            let units = grant.units.min(missing);
+            if units > 0 {
+                grant.units -= units;
+                missing -= units;
+                taken.push(Grant { units, ..*grant });
+            }
+        }
+        self.grants.retain(|grant| grant.units > 0);
+        Some(taken)
+    }
+
+    fn add(&mut self, grant: Grant) {
+        let mut known = self.grants.iter_mut();
+        if let Some(same) = known.find(|known| known.number == grant.number) {
+            same.units += grant.units;
+            return;
+        }
+        let at = self
+            .grants
+            .partition_point(|known| known.ends <= grant.ends);
+        self.grants.insert(at, grant);
+    }
+
+    fn receive(&mut self, granted: &Granted, life: Life, sent: Nanos) {
+        let lasts = self.limit.lease_until(granted.at).since(granted.at);
+        self.numbers += 1;
+        self.last = granted.units;
+        self.add(Grant {
+            number: self.numbers,
+            units: granted.units,
+            at: granted.at,
+            sent,
+            ends: sent.plus(lasts),
+            figures: granted.figures,
+            life,
+        });
+    }
+
+    /// How many units more are wanted, once half of the last ones is used.
+    fn wants(&self, now: Nanos) -> Option<Cost> {
+        let busy = self.pace.requests() >= WORTH_IT;
+        let low = self.ready(now) <= self.last / 2;
+        if self.asked || !busy || !low || now < self.rests_until {
+            return None;
+        }
+        let room = self.most.saturating_sub(self.held());
+        Cost::new(self.pace.units().min(room))
+    }
+
+    /// How the limit stands, as far as it is known here: as it stood then, and what is held.
+    fn figures(&self, grant: &Grant, now: Nanos) -> Figures {
+        let passed = now.since(grant.sent);
+        let remaining = grant.figures.remaining.saturating_add(self.ready(now));
+        Figures {
+            remaining: remaining.min(self.limit.capacity()),
+            reset_after: grant.figures.reset_after.since(passed),
+            more_after: grant.figures.more_after.since(passed),
+        }
+    }
+}
+
+impl Taken {
+    /// The earliest time at which any of it was charged: a refund reckoned from it gives back no more
+    /// than there is.
+    pub(super) fn at(&self) -> Nanos {
+        let charged = self.from.iter().map(|grant| grant.at);
+        charged.min().unwrap_or(Nanos::ZERO)
+    }
+
+    fn units(&self) -> u64 {
+        self.from.iter().map(|grant| grant.units).sum()
+    }
+
+    /// What is told of the limit if the request does not pass and the units go back.
+    pub(super) fn untouched(&self, charge: &Charge<'_>) -> Reading {
+        let mut reading = self.reading;
+        let remaining = reading.figures.remaining.saturating_add(self.units());
+        reading.figures.remaining = remaining.min(charge.limit.capacity());
+        reading
+    }
+}

@@ -1,0 +1,139 @@
+//! The verbs of a store. Charges are decided by what is held here as far as it goes; everything else is
+//! for the store behind.
+
+use tidegate_core::algorithms::Verdict;
+use tidegate_core::store::{
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
+    StoreError,
+};
+use tidegate_core::units::Nanos;
+
+use super::{Decided, Lease, Lender, is_leased};
+use crate::runtime::Runtime;
+
+type Answer<T> = Result<T, StoreError>;
+
+impl<S: Lender + 'static, R: Runtime> Lease<S, R> {
+    /// The store has answered what was not decided here: what was taken is used, or goes back.
+    fn settled(
+        &self,
+        set: &ChargeSet<'_>,
+        decided: Decided<'_>,
+        answer: Answer<Outcome>,
+    ) -> Answer<Outcome> {
+        match (decided, answer) {
+            (Decided::Partly(split, takings), Ok(rest)) => {
+                Ok(self.0.settle(set, &split, takings, rest))
+            }
+            (Decided::Partly(_, takings), Err(error)) => {
+                self.0.put_back(takings);
+                Err(error)
+            }
+            (_, answer) => answer,
+        }
+    }
+}
+
+impl<'a> Decided<'a> {
+    /// What the store is to be asked of a set, if anything.
+    fn asks<'s>(&'s self, set: &'s ChargeSet<'a>) -> Option<&'s ChargeSet<'a>> {
+        match self {
+            Decided::Here(_) => None,
+            Decided::Nowhere => Some(set),
+            Decided::Partly(split, _) => split.rest(),
+        }
+    }
+}
+
+impl<S: Lender + 'static, R: Runtime> Store for Lease<S, R> {
+    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let decided = match self.0.decide(set) {
+            Decided::Here(outcome) => return Ok(outcome),
+            decided => decided,
+        };
+        let asked = decided.asks(set).unwrap_or(set);
+        let answer = self.0.store.charge(asked).await;
+        self.settled(set, decided, answer)
+    }
+
+    /// What the store must be asked is asked together.
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+        let decided: Vec<Decided<'_>> = sets.iter().map(|set| self.0.decide(set)).collect();
+        let asked = decided.iter().zip(sets);
+        let asked: Vec<&ChargeSet<'_>> = asked.filter_map(|(d, set)| d.asks(set)).collect();
+        let answers = match asked.is_empty() {
+            true => Vec::new(),
+            false => self.0.store.charge_each(&asked).await,
+        };
+        let mut answers = answers.into_iter();
+        let each = sets.iter().zip(decided);
+        each.filter_map(|(set, decided)| match decided {
+            Decided::Here(outcome) => Some(Ok(outcome)),
+            asked => Some(self.settled(set, asked, answers.next()?)),
+        })
+        .collect()
+    }
+
+    /// What is held here is there for the taking.
+    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let mut outcome = self.0.store.peek(set).await?;
+        let (now, mut turned) = (self.0.runtime.now(), false);
+        let leased = set.charges.iter().zip(&mut outcome.readings);
+        for (charge, reading) in leased.filter(|(charge, _)| is_leased(charge)) {
+            let place = self.0.places[self.0.place(charge)].lock();
+            let ready = place.ready(charge, now);
+            if ready >= charge.cost.get() && !reading.verdict.allows() {
+                reading.verdict = Verdict::Allow { delay: Nanos::ZERO };
+                turned = true;
+            }
+            let figures = &mut reading.figures;
+            let remaining = figures.remaining.saturating_add(ready);
+            figures.remaining = remaining.min(charge.limit.capacity());
+        }
+        if turned {
+            outcome.admitted = set.admits(|i| outcome.readings[i].verdict.allows());
+        }
+        Ok(outcome)
+    }
+
+    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+        self.0.store.refund(refund).await
+    }
+
+    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
+        self.0.store.grant(charge).await
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.0.store.force(set).await
+    }
+
+    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
+        self.0.store.seed(seeds).await
+    }
+
+    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.0.store.hold(hold).await
+    }
+
+    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
+        self.0.store.release(hold).await
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
+        self.0.store.inspect(set).await
+    }
+
+    /// What was drawn before is void: its charge is forgotten with the rest. Other nodes use up what they
+    /// hold.
+    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
+        let forgotten = self.0.store.reset(set).await;
+        let counters: Vec<u128> = set.charges.iter().map(Charge::counter).collect();
+        // A counter has a place for each limit it was ever charged under.
+        for place in &self.0.places {
+            let dropped = place.lock().drop_all(&counters);
+            self.0.lapsed(dropped);
+        }
+        forgotten
+    }
+}
