@@ -160,6 +160,7 @@ impl Counters {
             Counters::Shared(shared) => StoreFacts::Shared {
                 series: &shared.series,
                 clock: shared.store.spread().clock_reading(),
+                leases: shared.store.leases(),
             },
             Counters::Memory(store) => StoreFacts::Memory(memory_facts(store)),
             Counters::Disk(store) => {
@@ -284,6 +285,22 @@ pub(crate) async fn keep_secret(limiter: &Limiter<Counters>, mut secret: Secret,
             secret = theirs;
         }
         shared.bare.unlock();
+    }
+}
+
+/// Gives back what was drawn in advance, at the end of this node: others can use it at once.
+pub(crate) async fn give_back(limiter: &Limiter<Counters>) {
+    let Counters::Shared(shared) = limiter.store() else {
+        return;
+    };
+    shared.store.give_back_all().await;
+    let facts = shared.store.leases();
+    if facts.held > 0 {
+        let units = facts.held;
+        warn!(
+            units,
+            "the store did not take back in time what was drawn in advance"
+        );
     }
 }
 

@@ -5,8 +5,10 @@ use std::borrow::Cow;
 use tidegate::clock::ManualClock;
 use tidegate::resilience::DenyCache;
 use tidegate::stores::MemoryStore;
-use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Outcome, Refund, Role, Source, Store, Terms};
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, Spec, Verdict};
+use tidegate_core::store::{
+    Charge, ChargeSet, Counting, Outcome, Refund, Role, Source, Store, Terms,
+};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::executor::{NodeRuntime, Sim};
@@ -25,10 +27,15 @@ struct Denying {
     clock: ManualClock,
     cache: DenyCache<MemoryStore<ManualClock>, NodeRuntime>,
     rule: RuleName,
+    terms: Terms,
 }
 
 impl Denying {
     fn new() -> Self {
+        Denying::counting(Counting::Exact)
+    }
+
+    fn counting(counting: Counting) -> Self {
         let (sim, clock) = (Sim::new(1), ManualClock::at(DATE));
         let runtime = NodeRuntime::new(&sim, 0, Nanos::ZERO, Nanos::ZERO);
         let store = MemoryStore::new(clock.clone());
@@ -37,6 +44,10 @@ impl Denying {
             sim,
             clock,
             rule: RuleName::new("denying"),
+            terms: Terms {
+                counting,
+                ..Terms::USUAL
+            },
         }
     }
 
@@ -54,7 +65,7 @@ impl Denying {
             limit: Cow::Borrowed(limit),
             cost: Cost::new(cost).expect("a cost"),
             role: Role::Enforce,
-            terms: &Terms::USUAL,
+            terms: &self.terms,
         };
         ChargeSet {
             charges: [charge].into_iter().collect(),
@@ -146,4 +157,64 @@ fn another_ceiling_of_a_queue_is_another_limit() {
     bench.check(&impatient, 1, REFUSED);
     bench.check(&impatient, 1, REMEMBERED);
     bench.check(&queue, 1, ADMITTED);
+}
+
+/// A thousand in a second, a hundred at once: a refusal stands for a millisecond by itself.
+fn fast() -> Limit {
+    let mut spec = Spec::new(Algorithm::TokenBucket, 1_000, MS(1_000));
+    spec.burst = Some(100);
+    Limit::compile(&spec, Precision::Memory).expect("a fit rate")
+}
+
+#[test]
+fn a_short_wait_is_held_a_little_where_counting_is_not_exact() {
+    let wait = |outcome: &Outcome| match outcome.readings[0].verdict {
+        Verdict::Deny {
+            retry: Retry::After(wait),
+        } => wait,
+        other => panic!("{other:?}"),
+    };
+    for counting in [Counting::Leased, Counting::Lenient] {
+        let (bench, limit) = (Denying::counting(counting), fast());
+        bench.check(&limit, 100, ADMITTED);
+        assert_eq!(wait(&bench.check(&limit, 1, REFUSED)), MS(1));
+        assert_eq!(wait(&bench.check(&limit, 1, REMEMBERED)), MS(20));
+        bench.pass(MS(19));
+        assert_eq!(wait(&bench.check(&limit, 1, REMEMBERED)), MS(1));
+        bench.pass(MS(1));
+        bench.check(&limit, 20, ADMITTED); // nothing of what flowed in is lost
+    }
+    let (bench, limit) = (Denying::new(), fast());
+    bench.check(&limit, 100, ADMITTED);
+    bench.check(&limit, 1, REFUSED);
+    bench.pass(MS(1));
+    bench.check(&limit, 1, ADMITTED);
+}
+
+#[test]
+fn a_small_bucket_is_held_for_a_quarter_of_what_it_takes_to_fill() {
+    let mut spec = Spec::new(Algorithm::TokenBucket, 1_000, MS(1_000));
+    spec.burst = Some(8);
+    let limit = Limit::compile(&spec, Precision::Memory).expect("a fit rate");
+    let bench = Denying::counting(Counting::Leased);
+    bench.check(&limit, 8, ADMITTED);
+    bench.check(&limit, 1, REFUSED);
+    bench.pass(Nanos::new(1_999_999));
+    bench.check(&limit, 1, REMEMBERED);
+    bench.pass(Nanos::new(1));
+    bench.check(&limit, 1, ADMITTED);
+}
+
+#[test]
+fn what_others_may_give_back_is_asked_for_within_the_life_of_a_lease() {
+    let mut spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(3_600));
+    spec.leased = Some(MS(100));
+    let limit = Limit::compile(&spec, Precision::Memory).expect("a fit rate");
+    let bench = Denying::counting(Counting::Leased);
+    bench.check(&limit, 1, ADMITTED);
+    bench.check(&limit, 1, REFUSED);
+    bench.pass(MS(99));
+    bench.check(&limit, 1, REMEMBERED);
+    bench.pass(MS(1));
+    bench.check(&limit, 1, REFUSED);
 }

@@ -1,8 +1,9 @@
 //! What is told of the store: how full it is, or, of one that is shared, how it is doing.
 
 use super::exposition::{Exposition, Kind};
+use super::leases;
 use super::series::{Counter, Gauge};
-use crate::resilience::{ClockNews, ClockReading, Event, Level};
+use crate::resilience::{ClockNews, ClockReading, Event, LeaseFacts, Level};
 
 /// What there is to say of a store when the page is written.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub enum StoreFacts<'a> {
         series: &'a SharedSeries,
         /// How its clock is, once it has answered.
         clock: Option<ClockReading>,
+        /// What became of units drawn in advance.
+        leases: LeaseFacts,
     },
 }
 
@@ -27,9 +30,14 @@ impl StoreFacts<'_> {
                     expose_journal(page, journal);
                 }
             }
-            StoreFacts::Shared { series, clock } => {
+            StoreFacts::Shared {
+                series,
+                clock,
+                leases,
+            } => {
                 series.expose(page);
                 expose_clock(page, clock.as_ref());
+                leases::expose(page, leases);
             }
         }
     }

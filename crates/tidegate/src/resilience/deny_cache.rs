@@ -2,21 +2,27 @@
 //!
 //! It only refuses what the store refused, or more of it, and no longer than the store said: with no
 //! refund in between the store would have refused too. An entry ends when its wait is over, when a
-//! refund of its counter passes by, and when the limit is no longer the same. Only exact refusals are
-//! remembered. Bounded: a place for every so many counters, taken by the latest.
+//! refund of its counter passes by, and when the limit is no longer the same. Only what the one true
+//! counter refused is remembered, or a count of it that is synchronised. Bounded: a place for every so
+//! many counters, taken by the latest.
+//!
+//! Where a rule counts in advance or leniently, a short wait is made a little longer: see [`hold`].
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Figures, Limit, Retry, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Reading, Refund, Refunded, Role,
-    Seed, Source, Store, StoreError,
+    Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Outcome, Reading, Refund,
+    Refunded, Role, Seed, Source, Store, StoreError,
 };
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
+
+/// Longer would be noticed by those who wait.
+const LONGEST_HOLD: Nanos = Nanos::from_millis(20);
 
 /// Remembers what a store refused.
 pub struct DenyCache<S, R> {
@@ -80,12 +86,16 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
     }
 
     fn remember(&self, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
-        if outcome.admitted || outcome.source != Source::Exact {
+        let known = matches!(outcome.source, Source::Exact | Source::Lenient);
+        if outcome.admitted || !known {
             return;
         }
         let said = || {
             let each = set.charges.iter().zip(&outcome.readings);
-            each.map(|(charge, reading)| (charge.counter(), charge.limit.tag(), *reading))
+            each.map(|(charge, reading)| {
+                let told = held(*reading, hold(charge));
+                (charge.counter(), charge.limit.tag(), told)
+            })
         };
         for (charge, reading) in set.charges.iter().zip(&outcome.readings) {
             let Verdict::Deny {
@@ -108,10 +118,19 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
                 cost: charge.cost,
                 sent,
                 at: outcome.at,
-                until: sent.plus(wait.min(self.at_most)),
+                until: sent.plus(wait.min(self.at_most(charge)).max(hold(charge))),
                 said: said().collect(),
             };
             *self.place(charge.counter()).lock() = Some(denial);
+        }
+    }
+
+    /// The longest a refusal is remembered. What other nodes hold of a leased limit may be given back
+    /// within the life of a lease.
+    fn at_most(&self, charge: &Charge<'_>) -> Nanos {
+        match (charge.terms.counting, charge.limit.lease()) {
+            (Counting::Leased, Some(lease)) => self.at_most.min(lease),
+            _ => self.at_most,
         }
     }
 
@@ -126,6 +145,33 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
             }
         }
     }
+}
+
+/// The least time for which a refusal stands. At a high rate the next unit is there within a
+/// millisecond, and under overload every node would ask for it with every request: what flows in
+/// meanwhile is not lost, it waits in the bucket, as long as it is little of what that holds. Exact
+/// counting promises the shortest wait there is, so it has none of this.
+fn hold(charge: &Charge<'_>) -> Nanos {
+    match charge.terms.counting {
+        Counting::Exact => Nanos::ZERO,
+        Counting::Leased | Counting::Lenient => {
+            let quarter = Nanos::new(charge.limit.full_window().get() / 4);
+            quarter.min(LONGEST_HOLD)
+        }
+    }
+}
+
+/// What is told of a refusal that stands for `hold` at least.
+fn held(mut reading: Reading, hold: Nanos) -> Reading {
+    if let Verdict::Deny {
+        retry: Retry::After(wait),
+    } = &mut reading.verdict
+    {
+        *wait = (*wait).max(hold);
+        let more_after = &mut reading.figures.more_after;
+        *more_after = (*more_after).max(hold);
+    }
+    reading
 }
 
 impl Denial {

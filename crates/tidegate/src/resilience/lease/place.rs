@@ -90,8 +90,8 @@ struct Tenant {
 }
 
 impl Place {
-    /// Takes note of a request. Whether the place belongs to its counter: if another has it, this one is
-    /// simply decided by the store.
+    /// Takes note of a request. Whether it may be decided here: if another counter has the place, or the
+    /// cost is more than may be held, it is simply for the store.
     pub(super) fn arrive(&mut self, charge: &Charge<'_>, now: Nanos) -> bool {
         if !self.is_of(charge) {
             let taken = self.tenant.as_ref().is_some_and(|tenant| !tenant.left(now));
@@ -103,11 +103,16 @@ impl Place {
             self.tenant = Some(Box::new(tenant));
             self.era += 1;
         }
-        if let Some(tenant) = &mut self.tenant {
-            tenant.used = now;
-            tenant.pace.note(charge.cost.get(), now);
+        match &mut self.tenant {
+            // It could never be held: to draw for it would keep units from others for nothing.
+            Some(tenant) if tenant.most < charge.cost.get() => false,
+            Some(tenant) => {
+                tenant.used = now;
+                tenant.pace.note(charge.cost.get(), now);
+                true
+            }
+            None => false,
         }
-        true
     }
 
     fn is_of(&self, charge: &Charge<'_>) -> bool {
@@ -144,7 +149,7 @@ impl Place {
     pub(super) fn ask(&mut self, charge: &Charge<'_>, now: Nanos) -> Option<Ask> {
         let era = self.era;
         let tenant = self.tenant.as_mut()?;
-        let units = tenant.wants(now)?;
+        let units = tenant.wants(charge.cost.get(), now)?;
         tenant.asked = true;
         let owned = tenant.charge.get_or_insert_with(|| {
             // What it says of cost and role is not looked at.
@@ -325,10 +330,12 @@ impl Tenant {
         });
     }
 
-    /// How many units more are wanted, once half of the last ones is used.
-    fn wants(&self, now: Nanos) -> Option<Cost> {
+    /// How many units more are wanted, once half of the last ones is used or they are fewer than a request
+    /// costs.
+    fn wants(&self, cost: u64, now: Nanos) -> Option<Cost> {
         let busy = self.pace.requests() >= WORTH_IT;
-        let low = self.ready(now) <= self.last / 2;
+        let ready = self.ready(now);
+        let low = ready <= self.last / 2 || ready < cost;
         if self.asked || !busy || !low || now < self.rests_until {
             return None;
         }
