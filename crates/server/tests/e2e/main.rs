@@ -28,6 +28,7 @@ mod grpc;
 mod hostile;
 mod http;
 mod http2;
+mod leases;
 mod logs;
 mod memory;
 mod pages;
