@@ -166,7 +166,10 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
         }
         Fault::NodeDeath | Fault::Drain => {
             let node = victim(world);
-            world.kill(node);
+            match fault {
+                Fault::Drain => world.drain(node).await,
+                _ => world.kill(node),
+            }
             world.sim.sleep_until(until).await;
             world.start(node);
         }

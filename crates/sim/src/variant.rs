@@ -51,6 +51,20 @@ pub enum Variant {
     LivesFromTheAnswer,
     /// Units are used long after their lease is over.
     SpendsExpired,
+    /// A lease goes on when the window ends in which it was charged.
+    OutlastsWindows,
+    /// Units are drawn from nobody, because the store does not answer.
+    LendsWithoutTheStore,
+    /// Units are told of and not charged.
+    LendsUncharged,
+    /// More units are used than were drawn.
+    LendsMore,
+    /// Units that were given back are used all the same.
+    UsesWhatItGaveBack,
+    /// What was drawn is not remembered, in case the store forgets it.
+    ForgetsGrants,
+    /// A refund gives back everything, however long ago it was charged.
+    RefundsInFull,
 }
 
 impl Variant {

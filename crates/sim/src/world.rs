@@ -1,14 +1,15 @@
 //! A run: nodes, clients, the store, and what goes wrong, from the first request to the history.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::resilience::{Resilient, Settings, resilient_parts};
-use tidegate::rules::{SourceFile, parse};
+use tidegate::rules::{SourceFile, parse_for};
 use tidegate::stores::MemoryStore;
 use tidegate::{Limiter, Policy, Request, Secret};
-use tidegate_core::store::PartId;
+use tidegate_core::store::{Abilities, PartId};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
@@ -179,6 +180,26 @@ impl World {
         history.died += std::mem::take(&mut self.under_way.lock()[node]);
     }
 
+    /// A node gives back what it holds, and is done.
+    pub(crate) async fn drain(&self, node: usize) {
+        let Some(limiter) = self.nodes.lock()[node].take() else {
+            return;
+        };
+        let world = self.clone();
+        let done = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&done);
+        self.sim.spawn(Some(node), async move {
+            limiter.store().store.give_back_all().await;
+            let now = world.sim.now();
+            world.history.lock().drained.push((now, node));
+            told.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) {
+            self.sim.sleep(Nanos::from_millis(1)).await;
+        }
+        self.kill(node);
+    }
+
     /// The store in which things go wrong.
     pub(crate) fn hit(&self) -> SharedModel {
         self.cluster.model(self.scenario.hit)
@@ -246,10 +267,12 @@ fn model(scenario: &Scenario, part: usize) -> SharedModel {
 
 fn policy(scenario: &Scenario, variant: Variant) -> Policy {
     let text = scenario.rules_of(variant);
-    let rules = parse(&[SourceFile {
+    let file = SourceFile {
         name: "sim.yaml",
         text: &text,
-    }]);
+    };
+    // A store of several nodes, which computes as memory does.
+    let rules = parse_for(&[file], Abilities::UNKNOWN);
     Policy::of(rules.expect("scenarios write good rules"))
 }
 

@@ -29,8 +29,14 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
             continue; // it has a bound of its own
         }
         let exact = |r: &Record| matches!(r.source, Source::Exact | Source::Lease);
-        let local = |r: &Record| r.source == Source::Fallback;
-        let both = |r: &Record| exact(r) || local(r);
+        // Beside a limit that was decided without the store, another may have been decided by a lease:
+        // its charge is older than the request.
+        let leased = case.scenario.counting(counter) == Counting::Leased;
+        let local = |r: &Record| {
+            let older = leased && case.scenario.ceiling.is_some() && r.at < r.began;
+            r.source == Source::Fallback && !older
+        };
+        let both = |r: &Record| exact(r) || r.source == Source::Fallback;
         let spec = case.scenario.spec(counter);
         let mut check = |promise, limit: &Limit, which: &dyn Fn(&Record) -> bool, more: u64| {
             let mut history = admissions(case, counter, which);
@@ -274,7 +280,7 @@ fn lost(case: &Case<'_>, counter: usize) -> u64 {
 
 /// The same where units are drawn in advance, by what the store charged: which of them were used is
 /// not to be told apart.
-fn unseen(case: &Case<'_>, counter: usize) -> u64 {
+pub(super) fn unseen(case: &Case<'_>, counter: usize) -> u64 {
     let units = |entry: &Entry| match entry.deed {
         Deed::Charged(units) | Deed::Drawn(units) if entry.at.is_some() => units,
         _ => 0,
@@ -285,7 +291,7 @@ fn unseen(case: &Case<'_>, counter: usize) -> u64 {
             Fault::Flush | Fault::Chaos => Nanos::from_millis(230),
             _ => case.budget(),
         };
-        let until = at.plus(until).plus(case.budget());
+        let until = at.plus(until).plus(case.budget()).plus(case.trip());
         let near = |entry: &&Entry| *at <= entry.sent && entry.sent <= until;
         lost += case.entries(counter).filter(near).map(units).sum::<u64>();
     }

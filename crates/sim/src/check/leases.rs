@@ -5,6 +5,8 @@
 //! admitted. Each admission by a lease is paid from the grant that ends first, which is the order that
 //! leaves no admission unpaid that could be paid.
 
+use std::collections::BTreeSet;
+
 use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{Counting, Source};
 use tidegate_core::units::Nanos;
@@ -25,7 +27,7 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
             continue;
         }
         for node in 0..case.scenario.nodes {
-            let fault = Hand::of(case, counter).play(events(case, counter, node));
+            let fault = Hand::of(case, counter, node).play(events(case, counter, node));
             findings.extend(fault.map(|(promise, detail)| {
                 let detail = format!("counter {counter}, node {node}: {detail}");
                 Finding { promise, detail }
@@ -40,8 +42,8 @@ enum What {
     Died,
     Heard(Entry),
     GaveBack(u64, Nanos),
-    /// With the store's true time.
-    Used(Nanos),
+    /// With the store's true time, and the time at which the node says that it was charged.
+    Used(Nanos, Nanos),
     Left,
 }
 
@@ -51,7 +53,7 @@ impl What {
             What::Died => 0,
             What::Heard(_) => 1,
             What::GaveBack(..) => 2,
-            What::Used(_) => 3,
+            What::Used(..) => 3,
             What::Left => 4,
         }
     }
@@ -68,7 +70,7 @@ fn events(case: &Case<'_>, counter: usize, node: usize) -> Vec<(Nanos, What)> {
         .of(counter)
         .filter(|r| r.admitted && r.source == Source::Lease);
     let uses = leased.filter(|r| r.node == node);
-    let uses = uses.map(|r| (r.sent, What::Used(r.began)));
+    let uses = uses.map(|r| (r.sent, What::Used(r.began, r.at)));
     let deaths = case.history.deaths.iter().filter(|(_, dead)| *dead == node);
     let left = case
         .history
@@ -101,16 +103,28 @@ struct Hand<'a> {
     case: &'a Case<'a>,
     limit: Limit,
     grants: Vec<Grant>,
+    /// The store's times of charges for single requests: they are given back too, if their answers are
+    /// late.
+    charged: BTreeSet<Nanos>,
+    /// When requests were asked and answered here.
+    requests: Vec<(Nanos, Nanos)>,
 }
 
 type Fault = Option<(&'static str, String)>;
 
 impl<'a> Hand<'a> {
-    fn of(case: &'a Case<'a>, counter: usize) -> Self {
+    fn of(case: &'a Case<'a>, counter: usize, node: usize) -> Self {
+        let here = case.of(counter).filter(|record| record.node == node);
+        let charged = case.entries(counter).filter(|entry| {
+            let charged = matches!(entry.deed, Deed::Charged(_));
+            charged && entry.node == node
+        });
         Hand {
+            charged: charged.filter_map(|entry| entry.at).collect(),
             case,
             limit: case.scenario.limit(counter),
             grants: Vec::new(),
+            requests: here.map(|record| (record.sent, record.done)).collect(),
         }
     }
 
@@ -122,7 +136,7 @@ impl<'a> Hand<'a> {
             }
             What::Heard(entry) => self.heard(&entry, now),
             What::GaveBack(units, charged) => self.gave_back(units, charged, now),
-            What::Used(truth) => self.used(now, truth),
+            What::Used(truth, charged) => self.used(now, truth, charged),
             What::Left => self.left(now),
         })
     }
@@ -142,8 +156,19 @@ impl<'a> Hand<'a> {
             left: units,
         });
         let held = self.live(now);
-        let most = self.most();
-        (held > most).then(|| (HOARD, format!("{held} at {now}, at most {most}")))
+        let most = self.most() + self.under_way(entry.sent, now);
+        // What a node heard while its store could not be believed, it may have left lying.
+        let calm = now < self.case.scenario.begins || entry.sent > self.case.settled();
+        (held > most && calm).then(|| (HOARD, format!("{held} at {now}, at most {most}")))
+    }
+
+    /// Requests whose units were in neither hand while more were asked for: those that another limit
+    /// then refused have put them back.
+    fn under_way(&self, from: Nanos, to: Nanos) -> u64 {
+        let first = self.requests.partition_point(|(_, done)| *done < from);
+        let since = self.requests[first..].iter();
+        let before = since.take_while(|(_, done)| done.since(to) <= self.case.budget());
+        before.filter(|(sent, _)| *sent <= to).count() as u64
     }
 
     fn live(&self, now: Nanos) -> u64 {
@@ -159,11 +184,14 @@ impl<'a> Hand<'a> {
         u64::try_from(units).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Other charges are given back too, when their answer was late: they are not in this hand.
+    /// What was charged for a single request is not in this hand.
     fn gave_back(&mut self, units: u64, charged: Nanos, now: Nanos) -> Fault {
         let grant = self.grants.iter_mut().find(|grant| grant.at == charged)?;
         if grant.left < units {
             let left = grant.left;
+            if self.charged.contains(&charged) {
+                return None; // by a node that stood still, at the very same instant
+            }
             return Some((
                 TWICE,
                 format!("{units} at {now} of {left}, drawn at {charged}"),
@@ -173,13 +201,21 @@ impl<'a> Hand<'a> {
         None
     }
 
-    fn used(&mut self, now: Nanos, truth: Nanos) -> Fault {
-        let has = |grant: &&mut Grant| grant.left > 0;
-        let live = self.grants.iter_mut().filter(has);
-        let live = live.filter(|grant| now <= grant.deadline);
-        let Some(grant) = live.min_by_key(|grant| grant.deadline) else {
+    /// Paid from the grant that the node names, where it can only mean one of this counter; else from
+    /// the one that ends first.
+    fn used(&mut self, now: Nanos, truth: Nanos, charged: Nanos) -> Fault {
+        let live = |grant: &Grant| grant.left > 0 && now <= grant.deadline;
+        let grants = &self.grants;
+        let named = grants.iter().position(|grant| grant.at == charged);
+        let named = named.filter(|i| live(&grants[*i]));
+        let first = || {
+            let live = (0..grants.len()).filter(|i| live(&grants[*i]));
+            live.min_by_key(|i| grants[*i].deadline)
+        };
+        let Some(grant) = named.or_else(first) else {
             return self.unpaid(now);
         };
+        let grant = &mut self.grants[grant];
         grant.left -= 1;
         // By a clock that jumps or drifts nobody can tell when it is over.
         let fault = self.case.scenario.fault;

@@ -9,6 +9,7 @@ use tidegate_core::algorithms::{Algorithm, Limit, State};
 use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
 
+use super::bounds::unseen;
 use super::times::Timed;
 use super::{Case, Finding};
 use crate::history::{Record, Snapshot};
@@ -137,6 +138,8 @@ impl<'a> Ledger<'a> {
         let Some((start, _)) = self.limit.window_at(snapshot.truth) else {
             return 0;
         };
+        // What the guard of the window before charged to this one too.
+        let start = start.since(self.limit.guard());
         let case = self.case;
         let drawn = case.entries(self.counter).filter_map(|entry| {
             let Deed::Drawn(units) = entry.deed else {
@@ -197,6 +200,7 @@ fn forgotten(case: &Case<'_>, counter: usize, snapshot: &Snapshot) -> u64 {
     let dead = |r: &&Record| case.history.deaths.iter().any(|(_, node)| *node == r.node);
     let admitted = case.of(counter).filter(|r| r.admitted).filter(recent);
     match fault {
+        Fault::Flush if case.scenario.counts_ahead() => unseen(case, counter),
         Fault::Flush => admitted
             .filter(near)
             .filter(|r| r.source == Source::Exact)

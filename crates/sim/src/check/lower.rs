@@ -68,9 +68,12 @@ fn starved(case: &Case<'_>, from: Nanos, to: Nanos) -> Option<String> {
     // Two limits can fall out of step: which of the subjects a ceiling admits first decides how much
     // of their own limits is left to fill it later. The oracle is one such order, not the best.
     let least = match (&case.scenario.ceiling, case.scenario.counts_ahead()) {
-        (Some(_), _) => 85,
-        (None, false) => 95,
-        (None, true) => 98,
+        (Some(_), false) => 85,
+        // What is held of one limit lies idle while the other refuses.
+        (Some(_), true) => 75,
+        // At a few thousand requests in two seconds, what lies in hands at the end is a few hundredths.
+        // Over ten seconds it must be 0.98: see `tests/leases.rs`.
+        (None, _) => 95,
     };
     let enough = (admitted + slack) * 100 >= due * least;
     (!enough).then(|| format!("{admitted} of {due} from {from} to {to}"))

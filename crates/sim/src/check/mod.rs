@@ -134,9 +134,14 @@ impl Case<'_> {
             false => Nanos::from_secs(1),
         };
         // From afar each of their steps takes a round trip.
-        let trip = self.scenario.far.iter().max().copied();
-        let steps = Nanos::new(16 * trip.unwrap_or(Nanos::ZERO).get());
+        let steps = Nanos::new(8 * self.trip().get());
         self.scenario.clears.plus(wait).plus(steps)
+    }
+
+    /// How much longer than next door there and back takes from where it is farthest.
+    fn trip(&self) -> Nanos {
+        let far = self.scenario.far.iter().max().copied();
+        Nanos::new(2 * far.unwrap_or(Nanos::ZERO).get())
     }
 
     fn budget(&self) -> Nanos {

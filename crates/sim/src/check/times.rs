@@ -30,8 +30,13 @@ impl Case<'_> {
             true => self.asked(counter),
             false => BTreeMap::new(),
         };
+        let mixed = self.scenario.counts_ahead() && self.scenario.ceiling.is_some();
         let mut timed = |record| {
             let mut times = simple(record);
+            // Where another limit was decided by a lease, the answer has the time of that.
+            if mixed && record.source == Source::Fallback {
+                (times.used, times.charged) = (record.truth, record.truth);
+            }
             // Decided by a lease on another limit: of this one the store was asked all the same.
             if exact
                 && record.source == Source::Lease

@@ -20,7 +20,7 @@ use super::{Intent, Model, SharedModel};
 use crate::executor::Sim;
 use crate::variant::Variant;
 
-type Answer<T> = Result<T, StoreError>;
+pub(super) type Answer<T> = Result<T, StoreError>;
 
 /// When a connection that hears nothing is given up.
 const GIVEN_UP: Nanos = Nanos::from_secs(10);
@@ -41,15 +41,15 @@ pub struct Sent {
 /// One node's connection.
 #[derive(Clone)]
 pub struct Link {
-    sim: Sim,
-    model: SharedModel,
+    pub(super) sim: Sim,
+    pub(super) model: SharedModel,
     line: usize,
     /// Its place among others, unless it is the only store.
     seat: Option<Seat>,
-    node: usize,
+    pub(super) node: usize,
     /// How far the node's clock is from the store's, for those who use the wrong one.
     skew: Nanos,
-    variant: Variant,
+    pub(super) variant: Variant,
     life: Arc<AtomicU64>,
     /// Beats that were answered.
     beats: Arc<AtomicU64>,
@@ -57,7 +57,7 @@ pub struct Link {
     /// What the node has seen, for those who misuse it.
     seen: Arc<Mutex<BTreeMap<u128, (Limit, State)>>>,
     /// What was done for the node.
-    books: Books,
+    pub(super) books: Books,
     /// How much farther the store is than the next room, one way.
     far: Nanos,
 }
@@ -127,7 +127,7 @@ impl Link {
     }
 
     /// There and back with a call that speaks of some subjects. Who does not have them says so.
-    async fn trip_for<T>(
+    pub(super) async fn trip_for<T>(
         &self,
         subjects: Vec<Fingerprint>,
         run: impl FnOnce(&mut Model, Nanos) -> T + Send,
@@ -192,7 +192,7 @@ impl Link {
     }
 
     /// Writes down what the store does for this node now, and was asked when.
-    fn book(&self, counter: u128, sent: Nanos, at: Option<Nanos>, deed: Deed) -> usize {
+    pub(super) fn book(&self, counter: u128, sent: Nanos, at: Option<Nanos>, deed: Deed) -> usize {
         self.books.write(Entry {
             node: self.node,
             counter,
@@ -242,7 +242,7 @@ impl Link {
     }
 }
 
-fn subjects(set: &ChargeSet<'_>) -> Vec<Fingerprint> {
+pub(super) fn subjects(set: &ChargeSet<'_>) -> Vec<Fingerprint> {
     set.charges.iter().map(|charge| charge.subject).collect()
 }
 
@@ -305,48 +305,11 @@ impl Store for Link {
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        if self.variant == Variant::NeverTakesBack {
-            return Ok(Refunded::Done);
-        }
-        let again = Refund {
-            id: !refund.id,
-            ..refund.clone()
-        };
-        let sent = self.sim.now();
-        let charges = refund.set.charges.iter();
-        let places: Vec<usize> = charges
-            .map(|charge| {
-                let deed = Deed::Returned(charge.cost.get(), refund.charged);
-                self.book(charge.counter(), sent, None, deed)
-            })
-            .collect();
-        self.trip_for(subjects(&refund.set), |model, now| {
-            if self.variant == Variant::RetriesRefunds {
-                model.counters.refund(&again, now);
-            }
-            let refunded = model.counters.refund(refund, now);
-            if refunded == Refunded::Done {
-                for place in places {
-                    self.books.amend(place, |entry| entry.at = Some(now));
-                }
-            }
-            refunded
-        })
-        .await
+        self.take_back(refund).await
     }
 
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        let sent = self.sim.now();
-        let granting = self.trip_for(vec![charge.subject], |model, now| {
-            let granted = model.counters.grant(charge, now);
-            let deed = Deed::Drawn(granted.units);
-            let place = self.book(charge.counter(), sent, Some(now), deed);
-            (granted, place)
-        });
-        let (granted, place) = granting.await?;
-        let heard = self.sim.now();
-        self.books.amend(place, |entry| entry.heard = Some(heard));
-        Ok(granted)
+        self.lend(charge).await
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {

@@ -6,6 +6,7 @@
 mod books;
 mod cluster;
 mod counters;
+mod lending;
 mod link;
 mod slots;
 

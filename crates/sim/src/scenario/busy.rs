@@ -119,6 +119,12 @@ impl Scenario {
         // A burst of half a second is no use to somebody who hears of it a third of a second later.
         let window = Nanos::from_secs(rng.pick(&[5, 10]));
         let rate = scenario.spec.count * 1_000 / scenario.spec.window.length().millis_up();
+        // With more, a node has more calls under way than it may before it first hears of the store.
+        let most = rate.min(1_700);
+        for subject in &mut scenario.subjects {
+            subject.every = Nanos::new(subject.every.get() * rate / most);
+        }
+        let rate = most;
         scenario.spec = Spec::new(
             scenario.spec.algorithm,
             rate * window.get() / 1_000_000_000,
@@ -239,7 +245,8 @@ fn subject(spec: &Spec, every: Nanos, rng: &mut Rng) -> Subject {
         rhythm: match rng.below(6) {
             0 | 1 => Rhythm::OnOff(span(20, 300, rng), span(20, 600, rng)),
             2 => {
-                let at_once = rng.between(spec.count / 2, spec.count);
+                // Not more than a node asks for at a time, or it takes its store for away.
+                let at_once = rng.between(spec.count / 2, spec.count).min(1_500);
                 Rhythm::Surges(at_once, span(400, 1_500, rng))
             }
             _ => Rhythm::Steady,
