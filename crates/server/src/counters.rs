@@ -15,8 +15,8 @@ use tidegate::stores::redis::{Fault, Redis, RedisConfig, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Seed,
-    Singles, Store, StoreError, Unacknowledged,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Reserve,
+    Seed, Settle, Settled, Singles, Store, StoreError, Unacknowledged,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -159,7 +159,8 @@ impl Counters {
         match self {
             Counters::Shared(shared) => StoreFacts::Shared {
                 series: &shared.series,
-                clock: shared.store.spread().clock_reading(),
+                clock: shared.store.clock_reading(),
+                overshoot: shared.store.overshoot(),
                 leases: shared.store.leases(),
             },
             Counters::Memory(store) => StoreFacts::Memory(memory_facts(store)),
@@ -293,15 +294,10 @@ pub(crate) async fn give_back(limiter: &Limiter<Counters>) {
     let Counters::Shared(shared) = limiter.store() else {
         return;
     };
-    let before = shared.store.leases();
-    shared.store.give_back_all().await;
-    let after = shared.store.leases();
-    let units = after.returned - before.returned;
-    if units > 0 {
-        info!(units, "gave back what was drawn in advance");
-    }
-    let units = after.held + after.lapsed - before.lapsed;
-    if units > 0 {
+    shared.store.drain().await;
+    let facts = shared.store.leases();
+    if facts.held > 0 {
+        let units = facts.held;
         warn!(
             units,
             "the store did not take back in time what was drawn in advance"
@@ -328,7 +324,7 @@ pub(crate) fn why_not_met(limiter: &Limiter<Counters>) -> String {
 /// The nodes that share the store, once the list of them is complete.
 pub(crate) fn roster(limiter: &Limiter<Counters>) -> Vec<NodeId> {
     match limiter.store() {
-        Counters::Shared(shared) => shared.store.spread().roster(),
+        Counters::Shared(shared) => shared.store.roster(),
         Counters::Memory(_) | Counters::Disk(_) => Vec::new(),
     }
 }
@@ -407,12 +403,24 @@ impl Store for Counters {
         either!(self, store => store.force(set))
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        either!(self, store => store.reserve(reserve))
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        either!(self, store => store.settle(settle))
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         either!(self, store => store.seed(seeds))
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         either!(self, store => store.hold(hold))
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        either!(self, store => store.renew(hold))
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {

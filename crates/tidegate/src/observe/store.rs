@@ -1,5 +1,7 @@
 //! What is told of the store: how full it is, or, of one that is shared, how it is doing.
 
+use std::collections::BTreeMap;
+
 use super::exposition::{Exposition, Kind};
 use super::leases;
 use super::series::{Counter, Gauge};
@@ -18,6 +20,8 @@ pub enum StoreFacts<'a> {
         clock: Option<ClockReading>,
         /// What became of units drawn in advance.
         leases: LeaseFacts,
+        /// By how many units each lenient rule may be exceeded.
+        overshoot: BTreeMap<Box<str>, u64>,
     },
 }
 
@@ -34,10 +38,12 @@ impl StoreFacts<'_> {
                 series,
                 clock,
                 leases,
+                overshoot,
             } => {
                 series.expose(page);
                 expose_clock(page, clock.as_ref());
                 leases::expose(page, leases);
+                expose_overshoot(page, overshoot);
             }
         }
     }
@@ -180,6 +186,20 @@ fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
             Level::Alarm => 2,
         },
     );
+}
+
+/// Of so many rules at most: the page has its bounds.
+const MOST_RULES: usize = 1_000;
+
+fn expose_overshoot(page: &mut Exposition, rules: &BTreeMap<Box<str>, u64>) {
+    page.family(
+        "tidegate_lenient_overshoot_bound_units",
+        Kind::Gauge,
+        "By how much a lenient rule may be exceeded before all nodes know of each other.",
+    );
+    for (rule, units) in rules.iter().take(MOST_RULES) {
+        page.sample(&[("rule", rule)], units);
+    }
 }
 
 fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {

@@ -5,8 +5,9 @@
 //! sets that it may have to `split`; `spread` divides a request among the parts of
 //! a store; `fallback` decides by this node's share of each limit (`local`) when a part cannot be asked
 //! or believed; `guard` is the part behind `deadline`, `bulkhead` and `breaker`. Beside them `node`
-//! pings, puts the `mirror` back into a part that lost counts, and charges what is `owed`; both are the
-//! `memory` that all parts share. `standing` knows when a part may be believed and who else shares it;
+//! pings, puts the `mirror` and the `open_slots` back into a part that lost them, and charges what is
+//! `owed`; these and what was `reserved` here are the `memory` that all parts share. `standing` knows when
+//! a part may be believed and who else shares it;
 //! `store_clock` tells its time and `clock_watch` whether it is off. Each is a store around a store or
 //! a pure state machine, and none knows which store it is. Time, tasks and chance come from a
 //! [`Runtime`], so the simulator runs this very code.
@@ -22,12 +23,15 @@ mod fallback;
 mod guard;
 mod join;
 mod lease;
+mod lenient;
 mod local;
 mod memory;
 mod mirror;
 mod node;
+mod open_slots;
 mod owed;
 mod owned;
+mod reserved;
 mod settings;
 mod split;
 mod spread;
@@ -35,6 +39,7 @@ mod standing;
 mod store_clock;
 mod undo;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tidegate_core::store::{NodeId, Parts};
@@ -44,31 +49,16 @@ pub use self::clock_watch::{ClockNews, ClockReading, ClockWatch, Level, Offset, 
 pub use self::deny_cache::DenyCache;
 pub use self::event::{Event, Watcher};
 pub use self::fallback::Fallback;
+pub(crate) use self::join::join_all;
 pub use self::lease::{Lease, LeaseFacts, Lender};
+pub use self::lenient::{Lenient, Nodes};
 pub use self::settings::{BreakerSettings, Settings};
 use self::spread::AsOne;
 pub use self::spread::{PartWatch, Spread};
 use crate::runtime::Runtime;
 
 /// A shared store that may fail, with everything around it.
-pub type Resilient<P, R> = DenyCache<Lease<Spread<P, R>, R>, R>;
-
-impl<P: Parts + 'static, R: Runtime> Resilient<P, R> {
-    /// The parts of the store, each with what stands in for it.
-    pub fn spread(&self) -> &Spread<P, R> {
-        self.store().store()
-    }
-
-    /// What became of units drawn in advance.
-    pub fn leases(&self) -> LeaseFacts {
-        self.store().facts()
-    }
-
-    /// Gives back what was drawn in advance, before this node ends. Nothing is drawn any more.
-    pub async fn give_back_all(&self) {
-        self.store().give_back_all().await;
-    }
-}
+pub type Resilient<P, R> = DenyCache<Lease<Lenient<Spread<P, R>, R>, R>, R>;
 
 /// Puts everything around a store and its parts, in order. The node it makes has the id that the
 /// settings name, else one of its own.
@@ -90,9 +80,45 @@ pub fn resilient_parts<P: Parts + 'static, R: Runtime>(
     watch: Arc<dyn PartWatch>,
 ) -> Resilient<P, R> {
     let (denials, at_most) = (settings.denials, settings.denied_at_most);
+    let (leases, views) = (settings.leases, settings.views);
     let me = settings.me.unwrap_or_else(|| NodeId(runtime.random()));
-    let leases = settings.leases;
     let spread = Spread::new(parts, runtime.clone(), me, settings, watch);
-    let lease = Lease::new(spread, runtime.clone(), leases);
+    let roster = spread.clone();
+    let nodes: Nodes = Arc::new(move || roster.nodes());
+    let lenient = Lenient::new(spread, runtime.clone(), views, nodes);
+    let lease = Lease::new(lenient, runtime.clone(), leases);
     DenyCache::new(lease, runtime, denials, at_most)
+}
+
+impl<P: Parts + 'static, R: Runtime> Resilient<P, R> {
+    /// The nodes as last listed, to be kept for the next start.
+    pub fn roster(&self) -> Vec<NodeId> {
+        self.spread().roster()
+    }
+
+    /// How far the store's clock and this node's are apart.
+    pub fn clock_reading(&self) -> Option<ClockReading> {
+        self.spread().clock_reading()
+    }
+
+    /// By how many units each lenient rule may be exceeded, as of a moment ago.
+    pub fn overshoot(&self) -> BTreeMap<Box<str>, u64> {
+        self.store().store().overshoot()
+    }
+
+    /// What became of units drawn in advance.
+    pub fn leases(&self) -> LeaseFacts {
+        self.store().facts()
+    }
+
+    /// Ends well: what was drawn in advance goes back, what was admitted by hearsay is told, and from now
+    /// on the store is asked about everything.
+    pub async fn drain(&self) {
+        self.store().give_back_all().await;
+        self.store().store().flush().await;
+    }
+
+    fn spread(&self) -> &Spread<P, R> {
+        self.store().store().store()
+    }
 }

@@ -44,6 +44,10 @@ impl OwnedCharge {
         }
     }
 
+    pub(super) fn rule(&self) -> &RuleName {
+        &self.rule
+    }
+
     /// Whether it must be safe elsewhere before it is told.
     pub(super) fn waits(&self) -> bool {
         self.terms.durability.waits()

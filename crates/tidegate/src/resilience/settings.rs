@@ -44,6 +44,8 @@ pub struct Settings {
     pub push_batch: usize,
     /// The pause between batches.
     pub push_pause: Nanos,
+    /// Counters that are counted by hearsay at a time; more are simply decided by the store.
+    pub views: usize,
     /// Counters of which units are drawn in advance at a time; more are simply decided by the store.
     pub leases: usize,
     /// Refusals remembered.
@@ -101,6 +103,7 @@ impl Default for Settings {
             push_soon: Nanos::from_millis(10),
             push_batch: 500,
             push_pause: Nanos::from_millis(10),
+            views: 16_384,
             leases: 16_384,
             denials: 16_384,
             denied_at_most: Nanos::from_secs(1),

@@ -101,7 +101,7 @@ fn two_nodes_pass_the_limit_by_leases_and_not_one_more() {
             assert!(all >= LIMIT / 100 * 98, "{all} of {LIMIT} on {program:?}");
             assert!(by_lease > 0, "all were exact on {program:?}");
             for node in &nodes {
-                node.give_back_all().await;
+                node.drain().await;
                 let leases = node.leases();
                 assert_eq!((leases.held, leases.lapsed), (0, 0), "{program:?}");
             }

@@ -12,6 +12,7 @@ mod fake_sentinel;
 mod faults;
 mod keys;
 mod leases;
+mod lenient;
 mod life;
 mod reconnect;
 mod reign;

@@ -29,12 +29,18 @@ use super::clock_watch::ClockReading;
 use super::event::Watcher;
 use super::fallback::Fallback;
 use super::memory::Memory;
-use super::settings::Settings;
+use super::settings::{NODES_UNKNOWN, Settings};
 use super::store_clock::StoreClock;
 use crate::runtime::Runtime;
 
 /// The parts of a store and what stands in for each. Clones are the same.
 pub struct Spread<P: Parts, R>(Arc<Inner<P, R>>);
+
+impl<P: Parts, R> Clone for Spread<P, R> {
+    fn clone(&self) -> Self {
+        Spread(Arc::clone(&self.0))
+    }
+}
 
 struct Inner<P: Parts, R> {
     parts: P,
@@ -108,6 +114,16 @@ impl<P: Parts + 'static, R: Runtime> Spread<P, R> {
     /// The nodes as last listed by any part, to be kept for the next start.
     pub fn roster(&self) -> Vec<NodeId> {
         self.0.to_begin_with().roster
+    }
+
+    /// How many nodes to reckon with: those listed, or as many as somebody said if that is more.
+    pub fn nodes(&self) -> u64 {
+        let listed = self.roster().len() as u64;
+        let said = self.0.settings.nodes.map_or(0, u64::from);
+        match listed.max(said) {
+            0 => u64::from(NODES_UNKNOWN),
+            known => known,
+        }
     }
 
     /// How far the clocks of this node and of a part are apart: of the part that is the furthest off.

@@ -1,0 +1,275 @@
+//! Lenient counting: decided here by what was last heard, told to the store a moment later, and never
+//! further over the limit than it says.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidegate::resilience::{Resilient, Settings, resilient};
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::store::{Charge, ChargeSet, Counting, Outcome, Role, Source, Store, Terms};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::{Cost, Nanos};
+use tidegate_sim::Variant;
+use tidegate_sim::executor::{NodeRuntime, Sim};
+use tidegate_sim::model::{Cluster, Divided, Link, Model, Sent, Weather};
+
+const DATE: Nanos = Nanos::from_secs(1_700_000_000);
+const MS: fn(u64) -> Nanos = Nanos::from_millis;
+const LENIENT: Terms = Terms {
+    counting: Counting::Lenient,
+    ..Terms::USUAL
+};
+
+/// Some nodes and one store.
+struct Rig {
+    sim: Sim,
+    nodes: Vec<Resilient<Divided, NodeRuntime>>,
+    cluster: Arc<Cluster>,
+    sent: Arc<Mutex<Vec<Sent>>>,
+    rule: RuleName,
+    limit: Limit,
+    other: RuleName,
+}
+
+impl Rig {
+    /// With a limit of `count` in an hour.
+    fn new(nodes: usize, count: u64) -> Self {
+        let sim = Sim::new(1);
+        let model = Arc::new(Mutex::new(Model::new(DATE)));
+        let cluster = Arc::new(Cluster::new([Arc::clone(&model)]));
+        let sent = Arc::<Mutex<Vec<Sent>>>::default();
+        let node = |number| {
+            let link = Link::new(&sim, &model, number, Nanos::ZERO, Variant::Shipped, &sent);
+            let way = Divided::new(&cluster, link);
+            let runtime = NodeRuntime::new(&sim, number, Nanos::from_secs(7), DATE);
+            resilient(way, runtime, Settings::default(), Arc::new(|_| {}))
+        };
+        let nodes = (0..nodes).map(node).collect();
+        sim.run_until(MS(1_500));
+        let spec = Spec::new(Algorithm::FixedWindow, count, Nanos::from_secs(3_600));
+        Rig {
+            nodes,
+            cluster,
+            sent,
+            rule: RuleName::new("lenient"),
+            limit: Limit::compile(&spec, Precision::Memory).expect("a fit rate"),
+            other: RuleName::new("other"),
+            sim,
+        }
+    }
+
+    fn one(&self, cost: u64) -> Charge<'_> {
+        Charge {
+            subject: Fingerprint::new(1),
+            rule: &self.rule,
+            rate: 0,
+            limit: Cow::Borrowed(&self.limit),
+            cost: Cost::new(cost).expect("a cost"),
+            role: Role::Enforce,
+            terms: &LENIENT,
+        }
+    }
+
+    /// The same beside an exact limit of the same size.
+    fn both(&self, cost: u64, exact: u64) -> ChargeSet<'_> {
+        let beside = Charge {
+            rule: &self.other,
+            cost: Cost::new(exact).expect("a cost"),
+            terms: &Terms::USUAL,
+            ..self.one(cost)
+        };
+        ChargeSet {
+            charges: [beside, self.one(cost)].into_iter().collect(),
+        }
+    }
+
+    fn ask(&self, node: usize, cost: u64) -> Outcome {
+        self.ask_for(node, &ChargeSet::of_one(self.one(cost)))
+    }
+
+    fn ask_for(&self, node: usize, set: &ChargeSet<'_>) -> Outcome {
+        let outcome = self.sim.block_on(self.nodes[node].charge(set));
+        outcome.expect("decisions do not fail")
+    }
+
+    fn pass(&self, millis: u64) {
+        self.sim.run_until(self.sim.now().plus(MS(millis)));
+    }
+
+    /// Units in use of a rule, by the books of the store.
+    fn booked(&self, rule: &RuleName) -> u64 {
+        let model = self.cluster.model(0);
+        let mut model = model.lock();
+        let now = model.time(self.sim.now());
+        let counter = rule.counter(Fingerprint::new(1), 0);
+        model.counters.used(counter, &self.limit, now)
+    }
+
+    fn weather(&self, weather: Weather) {
+        self.cluster.model(0).lock().weather = weather;
+    }
+}
+
+#[test]
+fn the_first_request_asks_and_the_next_ones_do_not() {
+    let rig = Rig::new(1, 1_000);
+    assert_eq!(rig.ask(0, 1).source, Source::Exact);
+    let before = rig.sent.lock().len();
+    for _ in 0..100 {
+        let outcome = rig.ask(0, 1);
+        assert!(outcome.admitted);
+        assert_eq!(outcome.source, Source::Lenient);
+    }
+    assert_eq!(rig.sent.lock().len(), before);
+    assert_eq!(rig.booked(&rig.rule), 1);
+    rig.pass(60);
+    assert_eq!(rig.booked(&rig.rule), 101);
+}
+
+#[test]
+fn what_one_node_admits_is_known_to_all_within_a_hundred_milliseconds() {
+    let rig = Rig::new(3, 100);
+    for node in 0..3 {
+        rig.ask(node, 1);
+    }
+    assert!(rig.ask(0, 97).admitted, "nothing else is known of");
+    let told = rig.sim.now().plus(MS(100));
+    while rig.sim.now() < told {
+        rig.pass(5);
+        for node in 1..3 {
+            rig.nodes[node].overshoot(); // reading it changes nothing
+        }
+        // Asking for more than there is keeps the views awake without admitting anything.
+        assert!(!rig.ask(1, 101).admitted);
+    }
+    for node in 0..3 {
+        assert!(!rig.ask(node, 1).admitted, "node {node}");
+    }
+}
+
+#[test]
+fn a_counter_that_nobody_asks_about_is_not_told_of() {
+    let rig = Rig::new(1, 100);
+    rig.ask(0, 1);
+    rig.pass(500);
+    let before = rig.sent.lock().len();
+    rig.pass(5_000);
+    assert_eq!(rig.sent.lock().len(), before);
+    // Cold keys cost what exact ones do: one call for each request.
+    for _ in 0..10 {
+        assert_eq!(rig.ask(0, 1).source, Source::Exact);
+        rig.pass(200);
+    }
+    assert_eq!(rig.booked(&rig.rule), 11);
+}
+
+#[test]
+fn the_bound_is_told_and_can_be_reached() {
+    let rig = Rig::new(4, 100);
+    for node in 0..4 {
+        rig.ask(node, 1);
+    }
+    rig.pass(46); // everyone has heard of everyone
+    for node in 0..4 {
+        rig.ask(node, 1);
+    }
+    let mut admitted = 8;
+    // All at once, before anybody hears of anybody.
+    for _ in 0..200 {
+        for node in 0..4 {
+            admitted += u64::from(rig.ask(node, 1).admitted);
+        }
+    }
+    let over = admitted - 100;
+    let left = 100 - 4;
+    assert!(over <= 3 * left, "{over} over, where {} may be", 3 * left);
+    assert!(
+        over >= 3 * left * 9 / 10,
+        "{over} over: the bound cannot be reached"
+    );
+    rig.pass(100);
+    assert_eq!(
+        rig.booked(&rig.rule),
+        200,
+        "debt is kept up to twice the limit"
+    );
+}
+
+#[test]
+fn the_bound_shrinks_as_the_limit_is_used_up() {
+    let rig = Rig::new(4, 1_000);
+    rig.ask(0, 100);
+    rig.ask(0, 100);
+    rig.pass(46);
+    let told = rig.nodes[0].overshoot()["lenient"];
+    assert!(
+        (300..=400).contains(&told),
+        "{told}: a pause's 100 on each of three others"
+    );
+    assert!(rig.ask(0, 790).admitted);
+    rig.pass(46);
+    assert!(rig.ask(0, 1).admitted);
+    rig.pass(46);
+    let told = rig.nodes[0].overshoot()["lenient"];
+    assert!(told <= 3 * 9, "{told}: nine are left");
+}
+
+#[test]
+fn a_refusal_elsewhere_takes_it_back() {
+    let rig = Rig::new(1, 100);
+    rig.ask_for(0, &rig.both(1, 1));
+    let outcome = rig.ask_for(0, &rig.both(10, 100));
+    assert!(!outcome.admitted);
+    assert!(
+        rig.ask_for(0, &rig.both(99, 1)).admitted,
+        "all but the first is still there"
+    );
+    rig.pass(60);
+    assert_eq!(rig.booked(&rig.rule), 100);
+    assert_eq!(rig.booked(&rig.other), 2);
+}
+
+#[test]
+fn a_refusal_here_charges_nothing_elsewhere() {
+    let rig = Rig::new(1, 100);
+    rig.ask_for(0, &rig.both(99, 1));
+    rig.ask_for(0, &rig.both(1, 1));
+    let outcome = rig.ask_for(0, &rig.both(1, 1));
+    assert!(!outcome.admitted);
+    assert_eq!(outcome.source, Source::Lenient);
+    assert!(
+        outcome.readings[0].verdict.allows(),
+        "the exact limit has room"
+    );
+    assert!(!outcome.readings[1].verdict.allows());
+    rig.pass(60);
+    assert_eq!(rig.booked(&rig.other), 2);
+}
+
+#[test]
+fn without_the_store_the_share_decides_and_nothing_is_lost() {
+    let rig = Rig::new(1, 1_000);
+    rig.ask(0, 1);
+    assert!(rig.ask(0, 50).admitted);
+    rig.weather(Weather {
+        down: true,
+        ..Weather::FAIR
+    });
+    rig.pass(200);
+    assert_eq!(rig.ask(0, 1).source, Source::Fallback);
+    rig.weather(Weather::FAIR);
+    rig.pass(3_000);
+    assert_eq!(rig.ask(0, 1).source, Source::Exact);
+    assert_eq!(rig.booked(&rig.rule), 53);
+}
+
+#[test]
+fn draining_tells_everything() {
+    let rig = Rig::new(1, 1_000);
+    rig.ask(0, 1);
+    rig.ask(0, 30);
+    rig.sim.block_on(rig.nodes[0].drain());
+    assert_eq!(rig.booked(&rig.rule), 31);
+    assert_eq!(rig.ask(0, 1).source, Source::Exact);
+}

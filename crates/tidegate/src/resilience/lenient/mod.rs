@@ -1,0 +1,436 @@
+//! Counting by hearsay: a node admits by what it last heard of a counter, and tells the store what it
+//! admitted a moment later.
+//!
+//! For rules that would rather exceed their limit a little than wait for a store, or that many nodes ask
+//! about all the time. Every [`PAUSE`] what was admitted is charged as it is, fitting or not, and the
+//! answer says what the others have admitted. A request decides by a word no older than [`FRESH`]; without
+//! one it asks the store, as exact counting does. So what one node admits is known to all within 100 ms.
+//!
+//! Bound: beyond the limit pass at most `(N - 1) * min(what was left, what the busiest node admits in one
+//! FRESH)`; [`Lenient::overshoot`] tells it as it stands. A store that does not answer ends a view, and the
+//! store behind decides. What was admitted and not told is lost only with the node.
+
+mod view;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tidegate_core::store::{
+    Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Life, Outcome, Reading, Refund,
+    Refunded, Reserve, Role, Seed, Settle, Settled, Source, Store, StoreError,
+};
+use tidegate_core::units::Nanos;
+
+use self::view::{News, View};
+use super::counters::Counters;
+use super::join::join_all;
+use super::lease::Lender;
+use super::split::Split;
+use crate::runtime::Runtime;
+
+type Answer<T> = Result<T, StoreError>;
+
+/// How often the store is told and asked.
+const PAUSE: Nanos = Nanos::from_millis(45);
+/// How old a word may be that decides: a pause and the time a store has to answer. Twice this is what it
+/// takes at most until every node knows of a request.
+const FRESH: Nanos = Nanos::from_millis(50);
+/// Counters told of at once.
+const AT_ONCE: usize = 256;
+
+/// Says how many nodes share the store.
+pub type Nodes = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Counts rules that say `lenient` by what was last heard. Clones are the same.
+pub struct Lenient<S, R>(Arc<Inner<S, R>>);
+
+impl<S, R> Clone for Lenient<S, R> {
+    fn clone(&self) -> Self {
+        Lenient(Arc::clone(&self.0))
+    }
+}
+
+struct Inner<S, R> {
+    store: S,
+    runtime: R,
+    views: Counters<View>,
+    nodes: Nodes,
+    /// Whether the keeper is awake.
+    kept: AtomicBool,
+    /// Set when nothing is to be counted here any more.
+    closed: AtomicBool,
+    /// By how much each rule may be exceeded, as of the last round.
+    overshoot: Mutex<BTreeMap<Box<str>, u64>>,
+}
+
+/// What is known here of a set.
+enum Known {
+    /// Not all of it: the store must be asked.
+    No,
+    /// Every lenient charge fits and has been counted.
+    Taken(Here),
+    /// One of them does not fit; nothing has been counted.
+    Refused(Here),
+}
+
+/// What the lenient charges of a set said, in order, each with the time it was decided by.
+type Here = SmallVec<[(Reading, Nanos); 4]>;
+
+fn is_lenient(charge: &Charge<'_>) -> bool {
+    charge.terms.counting == Counting::Lenient && charge.role == Role::Enforce
+}
+
+fn lenient<'s, 'c>(set: &'s ChargeSet<'c>) -> impl Iterator<Item = &'s Charge<'c>> {
+    set.charges.iter().filter(|charge| is_lenient(charge))
+}
+
+impl<S: Store + 'static, R: Runtime> Lenient<S, R> {
+    /// Counts for `store`, views of about `most` counters at a time.
+    pub fn new(store: S, runtime: R, most: usize, nodes: Nodes) -> Self {
+        Lenient(Arc::new(Inner {
+            store,
+            runtime,
+            views: Counters::new(most),
+            nodes,
+            kept: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            overshoot: Mutex::default(),
+        }))
+    }
+
+    /// The store behind it.
+    pub fn store(&self) -> &S {
+        &self.0.store
+    }
+
+    /// By how many units each rule that was lately asked about may be exceeded, its most exceeded counter
+    /// that is.
+    pub fn overshoot(&self) -> BTreeMap<Box<str>, u64> {
+        self.0.overshoot.lock().clone()
+    }
+
+    /// Tells the store all that was admitted here, and counts nothing here from then on.
+    pub async fn flush(&self) {
+        self.0.closed.store(true, Ordering::Release);
+        self.0.round().await;
+    }
+
+    fn known(&self, set: &ChargeSet<'_>) -> Known {
+        let inner = &self.0;
+        let now = inner.runtime.now();
+        if inner.closed.load(Ordering::Acquire) {
+            return Known::No;
+        }
+        let (mut here, mut refused) = (Here::new(), false);
+        for charge in lenient(set) {
+            let mut part = inner.views.part(charge.counter());
+            let view = part.get_mut(&charge.counter());
+            let Some(view) = view.filter(|view| view.serves(&charge.limit, now)) else {
+                drop(part);
+                if !refused {
+                    self.put_back(set, &here);
+                }
+                return Known::No;
+            };
+            // Once one has refused, the others are only looked at.
+            let said = match refused {
+                true => view.look(charge, now),
+                false => view.take(charge, now),
+            };
+            drop(part);
+            if !refused && !said.0.verdict.allows() {
+                refused = true;
+                self.put_back(set, &here);
+            }
+            here.push(said);
+        }
+        match refused {
+            true => Known::Refused(here),
+            false => Known::Taken(here),
+        }
+    }
+
+    /// Takes back the charges of a set that were counted, as far as `here` tells of them.
+    fn put_back(&self, set: &ChargeSet<'_>, here: &Here) {
+        let now = self.0.runtime.now();
+        for (charge, (_, time)) in lenient(set).zip(here) {
+            let mut part = self.0.views.part(charge.counter());
+            if let Some(view) = part.get_mut(&charge.counter()) {
+                view.put_back(charge, *time, now);
+            }
+        }
+    }
+
+    /// Remembers what the store said of the lenient charges of a set.
+    fn note(&self, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
+        let inner = &self.0;
+        let told = outcome.seen.len() == set.charges.len() && outcome.source == Source::Exact;
+        if !told || inner.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let (heard, at, mut new) = (inner.runtime.now(), outcome.at, false);
+        for (charge, seen) in set.charges.iter().zip(&outcome.seen) {
+            if !is_lenient(charge) {
+                continue;
+            }
+            let mut part = inner.views.part(charge.counter());
+            let room = inner.views.has_room(&part);
+            match part.get_mut(&charge.counter()) {
+                Some(view) if view.is_under(&charge.limit) => view.hear(seen, sent, heard, at),
+                Some(_) => {} // under another limit, until what it holds has been told
+                None if room => {
+                    let view = View::new(charge, seen, sent, heard, at);
+                    part.insert(charge.counter(), view);
+                    new = true;
+                }
+                None => {}
+            }
+        }
+        if new {
+            Inner::keep(inner);
+        }
+    }
+
+    async fn decide(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let store = &self.0.store;
+        let here = match self.known(set) {
+            Known::No => {
+                let sent = self.0.runtime.now();
+                let outcome = store.charge(set).await?;
+                self.note(set, &outcome, sent);
+                return Ok(outcome);
+            }
+            Known::Refused(here) => outcome(&here),
+            Known::Taken(here) => {
+                let split = Split::of(set, is_lenient);
+                let Some(rest) = split.rest() else {
+                    return Ok(outcome(&here));
+                };
+                let answer = store.charge(rest).await;
+                if !answer.as_ref().is_ok_and(|outcome| outcome.admitted) {
+                    self.put_back(set, &here);
+                }
+                return Ok(split.merge(outcome(&here), answer?));
+            }
+        };
+        let split = Split::of(set, is_lenient);
+        match split.rest() {
+            Some(rest) => Ok(split.merge(here, store.peek(rest).await?)),
+            None => Ok(here),
+        }
+    }
+}
+
+/// What was decided here, as one outcome.
+fn outcome(here: &Here) -> Outcome {
+    let times = here.iter().map(|(_, time)| *time);
+    Outcome {
+        admitted: here.iter().all(|(reading, _)| reading.verdict.allows()),
+        readings: here.iter().map(|(reading, _)| *reading).collect(),
+        seen: Vec::new(),
+        at: times.min().unwrap_or(Nanos::MAX),
+        source: Source::Lenient,
+        clock_stepped: false,
+    }
+}
+
+impl<S: Store + 'static, R: Runtime> Inner<S, R> {
+    /// Sees to it that the store is told for as long as there are views.
+    fn keep(inner: &Arc<Self>) {
+        if !inner.kept.swap(true, Ordering::AcqRel) {
+            let keeping = keep(Arc::downgrade(inner), inner.runtime.clone());
+            inner.runtime.spawn(keeping);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.views.parts().all(|part| part.is_empty())
+    }
+
+    /// Tells the store of every counter what was admitted, and hears what the others have.
+    async fn round(&self) {
+        let counters: Vec<u128> = self
+            .views
+            .parts()
+            .flat_map(|part| part.keys().copied().collect::<Vec<_>>())
+            .collect();
+        for some in counters.chunks(AT_ONCE) {
+            join_all(some.iter().map(|counter| self.tell(*counter))).await;
+        }
+        self.reckon();
+    }
+
+    async fn tell(&self, counter: u128) {
+        let closed = self.closed.load(Ordering::Acquire);
+        let news = {
+            let mut part = self.views.part(counter);
+            let news = part.get_mut(&counter).and_then(View::news);
+            if news.is_none() {
+                part.remove(&counter);
+            }
+            news
+        };
+        let Some(News { charge, units }) = news else {
+            return;
+        };
+        let sent = self.runtime.now();
+        let answer = match units {
+            Some(units) => {
+                self.store
+                    .force(&ChargeSet::of_one(charge.owing(units)))
+                    .await
+            }
+            None => self.store.peek(&ChargeSet::of_one(charge.charge())).await,
+        };
+        let heard = self.runtime.now();
+        let leftover = {
+            let mut part = self.views.part(counter);
+            let believed = answer.ok().filter(|o| o.source == Source::Exact && !closed);
+            match (believed, part.get_mut(&counter)) {
+                (Some(outcome), Some(view)) if outcome.seen.len() == 1 => {
+                    view.told(&outcome.seen[0], sent, heard, outcome.at);
+                    None
+                }
+                // From here on the store behind decides, and owes what it could not be told.
+                _ => part.remove(&counter).and_then(|view| view.leftover()),
+            }
+        };
+        if let Some(units) = leftover {
+            let set = ChargeSet::of_one(charge.owing(units));
+            let _told_or_owed = self.store.force(&set).await;
+        }
+    }
+
+    /// Reckons by how much each rule may be exceeded.
+    fn reckon(&self) {
+        let (nodes, now) = ((self.nodes)(), self.runtime.now());
+        let mut rules: BTreeMap<Box<str>, u64> = BTreeMap::new();
+        for part in self.views.parts() {
+            for view in part.values() {
+                let most = rules.entry(view.charge.rule().as_str().into()).or_default();
+                *most = (*most).max(view.overshoot(nodes, now));
+            }
+        }
+        *self.overshoot.lock() = rules;
+    }
+}
+
+/// Tells the store every so often, until there is nothing left to tell.
+async fn keep<S: Store + 'static, R: Runtime>(inner: Weak<Inner<S, R>>, runtime: R) {
+    let mut next = runtime.now().plus(PAUSE);
+    loop {
+        runtime.sleep(next.since(runtime.now())).await;
+        let Some(inner) = inner.upgrade() else { return };
+        next = runtime.now().plus(PAUSE);
+        inner.round().await;
+        if inner.is_empty() {
+            inner.kept.store(false, Ordering::Release);
+            // Somebody may have begun just before that and found it kept.
+            if inner.is_empty() || inner.kept.swap(true, Ordering::AcqRel) {
+                return;
+            }
+        }
+    }
+}
+
+impl<S: Lender + 'static, R: Runtime> Lender for Lenient<S, R> {
+    fn life_of(&self, charge: &Charge<'_>) -> Option<Life> {
+        self.0.store.life_of(charge)
+    }
+}
+
+impl<S: Store + 'static, R: Runtime> Store for Lenient<S, R> {
+    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        match lenient(set).next().is_some() {
+            true => self.decide(set).await,
+            false => self.0.store.charge(set).await,
+        }
+    }
+
+    /// Those that have nothing lenient about them are asked about together.
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+        let any = |set: &&ChargeSet<'_>| lenient(set).next().is_some();
+        let plain: Vec<&ChargeSet<'_>> = sets.iter().copied().filter(|s| !any(s)).collect();
+        let mut plain = match plain.is_empty() {
+            true => Vec::new(),
+            false => self.0.store.charge_each(&plain).await,
+        }
+        .into_iter();
+        let mut answers = Vec::with_capacity(sets.len());
+        for set in sets {
+            match any(set) {
+                true => answers.push(self.decide(set).await),
+                false => answers.extend(plain.next()),
+            }
+        }
+        answers
+    }
+
+    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let now = self.0.runtime.now();
+        let looks = set.charges.iter().map(|charge| {
+            let part = self.0.views.part(charge.counter());
+            let view = part.get(&charge.counter()).filter(|_| is_lenient(charge));
+            let view = view.filter(|view| view.serves(&charge.limit, now))?;
+            Some(view.look(charge, now))
+        });
+        match looks.collect::<Option<Here>>() {
+            Some(here) if !here.is_empty() => Ok(outcome(&here)),
+            _ => self.0.store.peek(set).await,
+        }
+    }
+
+    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+        self.0.store.refund(refund).await
+    }
+
+    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
+        self.0.store.grant(charge).await
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.0.store.force(set).await
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.0.store.reserve(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.0.store.settle(settle).await
+    }
+
+    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
+        self.0.store.seed(seeds).await
+    }
+
+    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.0.store.hold(hold).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.0.store.renew(hold).await
+    }
+
+    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
+        self.0.store.release(hold).await
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
+        self.0.store.inspect(set).await
+    }
+
+    /// What was admitted here and not told is forgotten with it.
+    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
+        for charge in &set.charges {
+            self.0
+                .views
+                .part(charge.counter())
+                .remove(&charge.counter());
+        }
+        self.0.store.reset(set).await
+    }
+}

@@ -1,0 +1,108 @@
+//! Lenient counting by two nodes on one real server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::resilience::{Event, Resilient, Settings, resilient};
+use tidegate::runtime::TokioRuntime;
+use tidegate::stores::redis::Redis;
+use tidegate_core::algorithms::{Algorithm, Limit};
+use tidegate_core::store::{ChargeSet, Counting, Source, Store, Terms};
+use tidegate_core::subject::RuleName;
+use tidegate_core::units::Nanos;
+use tidegate_parts::{Program, Server};
+use tokio::sync::Notify;
+
+use crate::{charge, limit, on_runtime, redis, set};
+
+/// No test is to fail because a machine is slow.
+const LENIENT: Terms = Terms {
+    counting: Counting::Lenient,
+    budget: Some(Nanos::from_secs(30)),
+    ..Terms::USUAL
+};
+
+type Node = Resilient<Redis, TokioRuntime>;
+
+/// A node that counts exactly.
+async fn node(url: &str) -> Node {
+    let exact = Arc::new(Notify::new());
+    let told = Arc::clone(&exact);
+    let settings = Settings {
+        budget: Nanos::from_secs(30),
+        nodes: Some(2),
+        ..Settings::default()
+    };
+    let watcher = Arc::new(move |event| {
+        if event == Event::Exact {
+            told.notify_one();
+        }
+    });
+    let runtime = TokioRuntime::new().expect("randomness");
+    let node = resilient(redis(url).await, runtime, settings, watcher);
+    exact.notified().await;
+    node
+}
+
+fn one<'a>(rule: &'a RuleName, limit: &'a Limit) -> ChargeSet<'a> {
+    let mut one = charge(1, rule, 0, limit);
+    one.terms = &LENIENT;
+    set([one])
+}
+
+async fn used(node: &Node, set: &ChargeSet<'_>) -> u64 {
+    let found = node.inspect(set).await.expect("an answer");
+    found[0].as_ref().map_or(0, |inspection| inspection.used)
+}
+
+#[test]
+fn all_that_two_nodes_admit_is_in_the_store_when_they_leave() {
+    let server = Server::start(Program::Redis7, &[]);
+    on_runtime(async {
+        let nodes = [node(&server.url()).await, node(&server.url()).await];
+        let (rule, limit) = (
+            RuleName::new("pixels"),
+            limit(Algorithm::FixedWindow, 100_000),
+        );
+        let (mut admitted, mut here) = (0, 0);
+        for i in 0..5_000_usize {
+            let outcome = nodes[i % 2].charge(&one(&rule, &limit)).await;
+            let outcome = outcome.expect("decisions do not fail");
+            admitted += u64::from(outcome.admitted);
+            here += u64::from(outcome.source == Source::Lenient);
+            if i % 500 == 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        assert_eq!(admitted, 5_000);
+        assert!(here > 4_000, "{here} of 5,000 were decided here");
+        for node in &nodes {
+            node.drain().await;
+        }
+        assert_eq!(used(&nodes[0], &one(&rule, &limit)).await, 5_000);
+    });
+}
+
+#[test]
+fn two_nodes_exceed_a_limit_by_no_more_than_one_of_them_could() {
+    let server = Server::start(Program::Redis7, &[]);
+    on_runtime(async {
+        let nodes = [node(&server.url()).await, node(&server.url()).await];
+        let (rule, limit) = (
+            RuleName::new("pixels"),
+            limit(Algorithm::FixedWindow, 1_000),
+        );
+        let mut admitted = 0;
+        for i in 0..20_000_usize {
+            let outcome = nodes[i % 2].charge(&one(&rule, &limit)).await;
+            admitted += u64::from(outcome.expect("decisions do not fail").admitted);
+        }
+        assert!((1_000..=2_000).contains(&admitted), "{admitted} of 1,000");
+        for node in &nodes {
+            node.drain().await;
+            let outcome = node.charge(&one(&rule, &limit)).await;
+            assert!(!outcome.expect("decisions do not fail").admitted);
+        }
+        assert_eq!(used(&nodes[0], &one(&rule, &limit)).await, admitted);
+    });
+}
