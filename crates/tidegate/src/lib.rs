@@ -44,9 +44,11 @@ mod secret;
 pub mod stores;
 mod throttle;
 
-pub use limiter::{Act, Family, Keyed, Limiter, RefundError, Standing, View};
+pub use limiter::{
+    Act, Family, Keyed, Limiter, RefundError, Reservation, SettleError, Settlement, Standing, View,
+};
 pub use policy::{Follower, LoadError, News, Policy, Reading};
-pub use receipt::ReceiptError;
+pub use receipt::{Actual, ReceiptError};
 pub use secret::{Secret, WeakSecret};
 pub use throttle::{Throttle, ThrottleError};
 

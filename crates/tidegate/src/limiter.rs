@@ -5,6 +5,7 @@
 
 mod described;
 mod keyed;
+mod reservations;
 
 use std::sync::Arc;
 
@@ -21,11 +22,13 @@ use crate::clock::Clock;
 use crate::identity::Digest;
 use crate::live::{Live, Versioned};
 use crate::policy::Policy;
-use crate::receipt::{Receipt, ReceiptError};
+use crate::receipt::{Kind, Receipt, ReceiptError};
 use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
 
 pub use self::keyed::{Act, Family, Keyed};
+use self::reservations::Keeper;
+pub use self::reservations::{Reservation, SettleError, Settlement};
 
 /// Decides requests. Share it in an `Arc`.
 pub struct Limiter<S> {
@@ -35,6 +38,7 @@ pub struct Limiter<S> {
     stance: Stance,
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
+    keeper: Keeper,
 }
 
 /// The secret and what is made of it once.
@@ -73,6 +77,7 @@ impl<S> Limiter<S> {
             stance: Stance::AsWritten,
             clock,
             observers: Vec::new(),
+            keeper: Keeper::default(),
         }
     }
 
@@ -109,6 +114,12 @@ impl<S> Limiter<S> {
     /// The rules and keys in force, to read, replace or follow.
     pub fn policy(&self) -> &Arc<Live<Policy>> {
         &self.policy
+    }
+
+    fn notice(&self, event: &Event<'_>) {
+        for observer in &self.observers {
+            observer.notice(event);
+        }
     }
 
     /// The limiter under the rules of this moment.
@@ -153,7 +164,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// When the receipt is not of this deployment, or the store gave no answer.
     pub async fn refund(&self, receipt: &str) -> Result<Refunded, RefundError> {
-        let receipt = Receipt::open(receipt, &self.keys.load().secret)?;
+        let receipt = Receipt::open(receipt, Kind::Charge, &self.keys.load().secret)?;
         let policy = self.policy.get();
         let refund = receipt.refund(&policy.rules);
         if refund.set.charges.is_empty() {
@@ -343,9 +354,7 @@ impl<S> View<'_, S> {
     }
 
     fn tell(&self, request: &Request<'_>, decision: &Decision) {
-        for observer in &self.limiter.observers {
-            observer.notice(&Event::Decided { request, decision });
-        }
+        self.limiter.notice(&Event::Decided { request, decision });
     }
 }
 

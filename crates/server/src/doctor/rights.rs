@@ -25,15 +25,15 @@ pub(super) struct Trial {
 /// Tries every command of the recipe in docs/redis.md, as far as this store takes it, on keys that begin
 /// with `prefix`, and removes them.
 pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>, Silent> {
-    let (text, hash) = (format!("{prefix}:text"), format!("{prefix}:hash"));
-    let (text, hash) = (text.as_bytes(), hash.as_bytes());
+    let [text, hash, scores] = ["text", "hash", "scores"].map(|kind| format!("{prefix}:{kind}"));
+    let [text, hash, scores] = [&text, &hash, &scores].map(|key| key.as_bytes());
     let counter = format!("tg:{{{}}}:doctor", console.tag().unwrap_or(SUBJECT));
     let in_cluster: [(&'static str, &[&[u8]]); 3] = [
         ("cluster|slots", &[b"CLUSTER", b"SLOTS"]),
         ("cluster|info", &[b"CLUSTER", b"INFO"]),
         ("pexpire", &[b"PEXPIRE", hash, LASTS_MILLIS]),
     ];
-    let commands: [(&'static str, &[&[u8]]); 17] = [
+    let commands: [(&'static str, &[&[u8]]); 20] = [
         ("ping", &[b"PING"]),
         ("info", &[b"INFO", b"server"]),
         ("time", &[b"TIME"]),
@@ -51,6 +51,10 @@ pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>
         ("hsetnx", &[b"HSETNX", hash, b"b", b"1"]),
         ("hgetall", &[b"HGETALL", hash]),
         ("hdel", &[b"HDEL", hash, b"a", b"b"]),
+        // A set without members is none, so nothing is left of it.
+        ("zadd", &[b"ZADD", scores, b"1", b"a"]),
+        ("zrangebyscore", &[b"ZRANGEBYSCORE", scores, b"0", b"1"]),
+        ("zrem", &[b"ZREM", scores, b"a"]),
         ("del", &[b"DEL", text, hash]),
     ];
     let mut trials = Vec::with_capacity(commands.len());

@@ -98,6 +98,7 @@ impl Observer for Metrics {
                 family,
                 answer,
             } => self.with_family(family, |series| count_single(series, *edge, answer)),
+            Event::Reservation(step) => self.reservations[*step as usize].inc(),
         }
     }
 }

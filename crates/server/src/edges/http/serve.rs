@@ -17,8 +17,8 @@ use tidegate_core::request::{Edge, Request};
 use tidegate_core::store::{Refunded, Store, StoreError};
 
 use super::error::{Refusal, json_answer};
-use super::explain;
 use super::wire::{self, Ask, Asked, Asks, BadInput, Wish};
+use super::{explain, reserve};
 use crate::address::Place;
 use crate::drain::Phase;
 use crate::edges::{auth, envoy};
@@ -90,6 +90,15 @@ async fn route(
             let body = posted(parts, body).await?;
             service.wait_for(refund(service, id, &body)).await
         }
+        "/v1/reserve" => {
+            let body = small(posted(parts, body).await?)?;
+            let reserving = reserve::reserve(service, id, parts, &body);
+            service.wait_for(reserving).await
+        }
+        "/v1/settle" => {
+            let body = small(posted(parts, body).await?)?;
+            service.wait_for(reserve::settle(service, id, &body)).await
+        }
         "/healthz" => get(parts).map(|()| status_answer(StatusCode::OK, "ok", id)),
         "/readyz" => get(parts).map(|()| match *service.phase.borrow() {
             Phase::Serving => status_answer(StatusCode::OK, "ready", id),
@@ -139,6 +148,18 @@ pub(crate) async fn posted(parts: &Parts, body: Incoming) -> Result<Bytes, Refus
     Ok(body::read(body, LARGEST).await?)
 }
 
+/// A body that is no list.
+fn small(body: Bytes) -> Result<Bytes, Refusal> {
+    match body.len() > body::SMALL {
+        true => Err(too_large()),
+        false => Ok(body),
+    }
+}
+
+fn too_large() -> Refusal {
+    Refusal::Body(body::BodyError::TooLarge { most: body::SMALL })
+}
+
 fn status_answer(status: StatusCode, text: &str, id: &Id) -> Answer {
     json_answer(status, json!({"status": text}).to_string().into(), id)
 }
@@ -165,11 +186,7 @@ async fn ask(
     body: &Bytes,
 ) -> Result<Answer, Refusal> {
     match wire::asked(body)? {
-        Asked::One(_) if body.len() > body::SMALL => {
-            Err(Refusal::Body(body::BodyError::TooLarge {
-                most: body::SMALL,
-            }))
-        }
+        Asked::One(_) if body.len() > body::SMALL => Err(too_large()),
         asked if verb == Verb::Explain => explain::answer(service, id, asked),
         Asked::One(ask) => one(service, id, verb, parts, *ask, body).await,
         Asked::Many(asks) => Ok(many(service, id, verb, asks, body).await),

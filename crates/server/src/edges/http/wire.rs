@@ -103,7 +103,7 @@ pub(crate) fn receipt(body: &[u8]) -> Result<Cow<'_, str>, BadInput> {
     read(body, &trace, ReceiptSeed(&trace))
 }
 
-fn read<'b, S: DeserializeSeed<'b>>(
+pub(super) fn read<'b, S: DeserializeSeed<'b>>(
     body: &'b [u8],
     trace: &Trace,
     seed: S,
