@@ -38,10 +38,18 @@ struct Node<S: Store + 'static> {
 
 impl Scene<Shared> {
     fn new(nodes: usize, most: u32) -> Self {
+        Scene::remembering(nodes, most, Settings::default().remembered)
+    }
+
+    fn remembering(nodes: usize, most: u32, remembered: usize) -> Self {
+        let settings = Settings {
+            remembered,
+            ..Settings::default()
+        };
         let scene = Scene::with(nodes, most, |model, link, runtime| {
             let cluster = Arc::new(Cluster::new([Arc::clone(model)]));
             let parts = Divided::new(&cluster, link);
-            resilient(parts, runtime, Settings::default(), Arc::new(|_| {}))
+            resilient(parts, runtime, settings.clone(), Arc::new(|_| {}))
         });
         scene.pass(MS(3_000)); // until the list of nodes is known to be complete
         scene
@@ -290,16 +298,21 @@ fn a_slot_that_could_not_be_renewed_is_lost_until_there_is_room_again() {
     assert!(scene.open(1).is_none());
 }
 
-/// A renewal that is under way when its slot is given back must not take it again.
+/// A renewal that is under way when its slot is given back must not take it again; nor must whoever
+/// finds that the store has lost it.
 #[test]
 fn a_slot_that_was_given_back_is_never_taken_again() {
-    for late_ms in (3_200..3_500).step_by(20) {
+    let times = (3_200..3_700).step_by(20);
+    for (late_ms, is_lost) in times.flat_map(|ms| [(ms, false), (ms, true)]) {
         let scene = bare(1);
         let slow = Weather {
             fastest: MS(50),
             ..Weather::FAIR
         };
         let slot = scene.open(0).expect("room");
+        if is_lost {
+            scene.model.lock().restart_empty();
+        }
         scene.weather(slow);
         scene.pass(MS(late_ms));
         drop(slot);
@@ -326,6 +339,22 @@ fn a_slot_that_was_given_back_is_never_taken_again() {
             .expect("an answer")
     );
     assert!(scene.open(0).is_some());
+}
+
+/// A crowd that is refused while the store is away must not fill what a node remembers of slots.
+#[test]
+fn refusals_without_the_store_are_not_remembered() {
+    let scene = Scene::remembering(1, 10, 50);
+    scene.weather(DOWN);
+    scene.pass(SECS(2));
+    let mut slots = scene.fill();
+    assert_eq!(slots.len(), 8);
+    for _ in 0..200 {
+        assert!(scene.open(0).is_none());
+    }
+    slots.truncate(4);
+    scene.pass(MS(10));
+    assert_eq!(scene.fill().len(), 4);
 }
 
 #[test]
