@@ -161,6 +161,7 @@ impl Counters {
                 series: &shared.series,
                 clock: shared.store.clock_reading(),
                 overshoot: shared.store.overshoot(),
+                leases: shared.store.leases(),
             },
             Counters::Memory(store) => StoreFacts::Memory(memory_facts(store)),
             Counters::Disk(store) => {
@@ -285,6 +286,23 @@ pub(crate) async fn keep_secret(limiter: &Limiter<Counters>, mut secret: Secret,
             secret = theirs;
         }
         shared.bare.unlock();
+    }
+}
+
+/// Gives back what was drawn in advance and tells what was admitted by hearsay, at the end of this node:
+/// others can use it at once, and count it.
+pub(crate) async fn give_back(limiter: &Limiter<Counters>) {
+    let Counters::Shared(shared) = limiter.store() else {
+        return;
+    };
+    shared.store.drain().await;
+    let facts = shared.store.leases();
+    if facts.held > 0 {
+        let units = facts.held;
+        warn!(
+            units,
+            "the store did not take back in time what was drawn in advance"
+        );
     }
 }
 

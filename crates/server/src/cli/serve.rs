@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use super::{Exit, ServeArgs, complain};
 use crate::address::{Address, Place};
 use crate::config::{BadConfig, Layer, Reset, Settings};
-use crate::counters::{Counters, exact, join, keep_secret, tell_fault, why_not_met};
+use crate::counters::{Counters, exact, give_back, join, keep_secret, tell_fault, why_not_met};
 use crate::data;
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
@@ -248,6 +248,9 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         reload,
     )
     .await;
+    if end != End::AtOnce {
+        give_back(&service.limiter).await;
+    }
     service.settle_lines();
     match end {
         End::Clean => info!("everything finished"),

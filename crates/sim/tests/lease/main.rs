@@ -1,6 +1,7 @@
 //! Leases: when units are drawn in advance, how many, until when they are used, and how they come back.
 
 mod random;
+mod stack;
 mod till;
 
 use tidegate_core::algorithms::Algorithm;

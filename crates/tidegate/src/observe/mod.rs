@@ -10,6 +10,7 @@
 mod counting;
 mod exposition;
 mod histogram;
+mod leases;
 mod lines;
 mod metrics;
 pub mod process;

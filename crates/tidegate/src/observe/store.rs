@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::exposition::{Exposition, Kind};
+use super::leases;
 use super::series::{Counter, Gauge};
-use crate::resilience::{ClockNews, ClockReading, Event, Level};
+use crate::resilience::{ClockNews, ClockReading, Event, LeaseFacts, Level};
 
 /// What there is to say of a store when the page is written.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub enum StoreFacts<'a> {
         clock: Option<ClockReading>,
         /// By how many units each lenient rule may be exceeded.
         overshoot: BTreeMap<Box<str>, u64>,
+        /// What became of units drawn in advance.
+        leases: LeaseFacts,
     },
 }
 
@@ -35,10 +38,12 @@ impl StoreFacts<'_> {
                 series,
                 clock,
                 overshoot,
+                leases,
             } => {
                 series.expose(page);
                 expose_clock(page, clock.as_ref());
                 expose_overshoot(page, overshoot);
+                leases::expose(page, leases);
             }
         }
     }

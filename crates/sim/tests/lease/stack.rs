@@ -1,0 +1,159 @@
+//! Leases with everything around the store: they outlive it, and it is told of them when it forgot.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidegate::resilience::{Resilient, Settings, resilient};
+use tidegate_core::algorithms::Algorithm;
+use tidegate_core::store::{Source, Store};
+use tidegate_core::subject::Fingerprint;
+use tidegate_core::units::Nanos;
+use tidegate_sim::Variant;
+use tidegate_sim::executor::{NodeRuntime, Sim};
+use tidegate_sim::model::{Cluster, Divided, Link, Model, SharedModel, Weather};
+
+use super::till::{DATE, MS, Own, leased};
+
+/// One node, its store, and a limit of a thousand in a second.
+struct Stack {
+    sim: Sim,
+    model: SharedModel,
+    store: Resilient<Divided, NodeRuntime>,
+    own: Own,
+    admitted: Mutex<u64>,
+}
+
+impl Stack {
+    fn new() -> Self {
+        let sim = Sim::new(1);
+        let model = Arc::new(Mutex::new(Model::new(DATE)));
+        let sent = Arc::default();
+        let link = Link::new(&sim, &model, 0, Nanos::ZERO, Variant::Shipped, &sent);
+        let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
+        let cluster = Arc::new(Cluster::new([Arc::clone(&model)]));
+        let parts = Divided::new(&cluster, link);
+        let store = resilient(parts, runtime, Settings::default(), Arc::new(|_| {}));
+        sim.run_until(MS(1_500)); // until the list of nodes is known to be complete
+        let spec = leased(Algorithm::FixedWindow, 100_000, Nanos::from_secs(100));
+        Stack {
+            sim,
+            model,
+            store,
+            own: Own::new(1, &spec),
+            admitted: Mutex::new(0),
+        }
+    }
+
+    /// A request every half millisecond, for a while. The sources in the order they first came up.
+    fn stream(&self, millis: u64) -> Vec<Source> {
+        let mut sources = Vec::new();
+        for _ in 0..2 * millis {
+            let set = self.own.set(1);
+            let outcome = self.sim.block_on(self.store.charge(&set));
+            let outcome = outcome.expect("decisions do not fail");
+            *self.admitted.lock() += u64::from(outcome.admitted);
+            if !sources.contains(&outcome.source) {
+                sources.push(outcome.source);
+            }
+            self.pass(Nanos::new(500_000));
+        }
+        sources
+    }
+
+    fn booked(&self) -> u64 {
+        let mut model = self.model.lock();
+        let now = model.time(self.sim.now());
+        let counter = self.own.charge(1).counter();
+        model.counters.used(counter, &self.own.limit, now)
+    }
+
+    fn refunds(&self) -> u64 {
+        let model = self.model.lock();
+        model.counters.refunds(self.own.charge(1).counter())
+    }
+
+    fn weather(&self, weather: Weather) {
+        self.model.lock().weather = weather;
+    }
+
+    fn pass(&self, span: Nanos) {
+        self.sim.run_until(self.sim.now().plus(span));
+    }
+}
+
+const DOWN: Weather = Weather {
+    down: true,
+    ..Weather::FAIR
+};
+
+#[test]
+fn a_lease_decides_until_its_end_while_the_store_is_away_and_nothing_is_drawn() {
+    let stack = Stack::new();
+    stack.stream(100);
+    assert_eq!(stack.stream(1), [Source::Lease]);
+    stack.weather(DOWN);
+    assert_eq!(stack.stream(1), [Source::Lease]);
+    stack.pass(MS(120));
+    let grants = stack.store.leases().grants;
+    let decided = stack.stream(100);
+    assert!(!decided.contains(&Source::Lease), "{decided:?}");
+    stack.weather(Weather::FAIR);
+    stack.pass(MS(5_000));
+    assert_eq!(stack.store.leases().grants, grants);
+    let decided = stack.stream(100);
+    assert!(decided.contains(&Source::Lease), "{decided:?}");
+}
+
+/// What was drawn and used after the last exact charge is known to the node alone.
+#[test]
+fn a_store_that_forgot_is_told_of_what_was_drawn_and_gets_nothing_back() {
+    let stack = Stack::new();
+    stack.stream(100);
+    assert_eq!(stack.stream(20), [Source::Lease]);
+    let drawn = stack.booked();
+    assert!(stack.store.leases().held > 0);
+    stack.model.lock().restart_empty();
+    let another = Own {
+        subject: Fingerprint::new(2),
+        ..stack.own.clone()
+    };
+    let noticed = stack.sim.block_on(stack.store.charge(&another.set(1)));
+    assert_eq!(noticed.expect("a decision").source, Source::Fallback);
+    stack.pass(MS(1_500)); // recovered, and what was held has ended
+    let leases = stack.store.leases();
+    assert_eq!((leases.held, leases.returned), (0, 0));
+    assert!(leases.lapsed > 0);
+    assert_eq!((stack.booked(), stack.refunds()), (drawn, 0));
+    assert!(stack.booked() >= *stack.admitted.lock());
+}
+
+#[test]
+fn through_a_loss_the_books_never_show_less_than_was_admitted() {
+    let stack = Stack::new();
+    for _ in 0..5 {
+        stack.stream(100);
+        stack.model.lock().restart_empty();
+        stack.stream(1_500);
+    }
+    assert!(stack.store.leases().grants > 100);
+    stack.sim.block_on(stack.store.give_back_all());
+    stack.pass(MS(500)); // what was admitted without the store is charged
+    let (booked, admitted) = (stack.booked(), *stack.admitted.lock());
+    assert!(booked >= admitted, "{booked} for {admitted}");
+    assert!(booked <= admitted + 5 * 200, "{booked} for {admitted}");
+}
+
+#[test]
+fn a_store_that_is_too_slow_for_decisions_is_not_too_slow_to_lend() {
+    let stack = Stack::new();
+    stack.stream(100);
+    stack.weather(Weather {
+        fastest: MS(4), // there and back is more than the budget
+        ..Weather::FAIR
+    });
+    let before = stack.store.leases().granted;
+    stack.stream(30);
+    stack.pass(MS(10));
+    let leases = stack.store.leases();
+    assert!(leases.granted > before, "{leases:?}");
+}
