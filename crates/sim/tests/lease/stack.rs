@@ -136,7 +136,7 @@ fn through_a_loss_the_books_never_show_less_than_was_admitted() {
         stack.stream(1_500);
     }
     assert!(stack.store.leases().grants > 100);
-    stack.sim.block_on(stack.store.give_back_all());
+    stack.sim.block_on(stack.store.drain());
     stack.pass(MS(500)); // what was admitted without the store is charged
     let (booked, admitted) = (stack.booked(), *stack.admitted.lock());
     assert!(booked >= admitted, "{booked} for {admitted}");
