@@ -1,8 +1,8 @@
 //! What observers are told, after the fact. They cannot change a decision.
 
-use crate::engine::Decision;
+use crate::engine::{Decision, Opening};
 use crate::request::{Edge, Request};
-use crate::store::Single;
+use crate::store::{Single, Source};
 
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,15 @@ pub enum Event<'a> {
         family: &'a str,
         /// What was answered.
         answer: &'a Single,
+    },
+    /// Too many requests were open for one more. Where the rule only watches, it is open all the same.
+    Full {
+        /// Which door it came through.
+        edge: Edge,
+        /// The limit.
+        opening: &'a Opening<'a>,
+        /// How it was decided.
+        source: Source,
     },
 }
 

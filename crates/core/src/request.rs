@@ -28,6 +28,40 @@ pub struct Request<'a> {
     pub patience: Option<Nanos>,
 }
 
+/// The attribute that says how much a request matters.
+pub const PRIORITY: &str = "priority";
+
+/// How much a request matters, by the word of whoever asks about it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Priority {
+    /// The last to go.
+    Critical,
+    /// What a request is that says nothing, or nothing that is known.
+    #[default]
+    Normal,
+    /// The first to go.
+    Sheddable,
+}
+
+impl Priority {
+    /// Every one, the last to go first.
+    pub const ALL: [Priority; 3] = [Priority::Critical, Priority::Normal, Priority::Sheddable];
+
+    /// As a request and a rules file write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Priority::Critical => "critical",
+            Priority::Normal => "normal",
+            Priority::Sheddable => "sheddable",
+        }
+    }
+
+    /// The one of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Priority::ALL.into_iter().find(|known| known.name() == name)
+    }
+}
+
 /// The doors a request can come through.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Edge {
@@ -82,6 +116,12 @@ impl<'a> Request<'a> {
     pub fn text(&self, name: &str) -> Option<&str> {
         let found = self.attributes.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_ref())
+    }
+
+    /// How much it matters, by its attribute `priority`.
+    pub fn priority(&self) -> Priority {
+        let named = self.text(PRIORITY).and_then(Priority::from_name);
+        named.unwrap_or_default()
     }
 
     /// Adds an attribute.

@@ -6,8 +6,10 @@
 //! time it decided by: the injected clock's, or its own.
 //!
 //! `terms` is what rules ask of a store and stores can give; `shared` what a store tells that several
-//! nodes share and that may fail.
+//! nodes share and that may fail; `reservation` and `ledger` are for costs known only at the end.
 
+mod ledger;
+mod reservation;
 mod shared;
 mod terms;
 
@@ -16,6 +18,8 @@ use std::future::Future;
 
 use smallvec::{SmallVec, smallvec};
 
+pub use self::ledger::{Abandoned, Ledger};
+pub use self::reservation::{Correction, Kept, Reserve, Settle, Settled, Used};
 pub use self::shared::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, Vitals};
 pub use self::terms::{Abilities, Counting, Durability, Keeps, OnStoreFailure, Terms};
 use crate::algorithms::{Figures, Limit, State, Verdict};
@@ -282,6 +286,15 @@ pub struct Hold<'a> {
     pub most: u32,
     /// How long the slot lasts unless renewed.
     pub lasts: Nanos,
+    /// What is asked of the store.
+    pub terms: &'a Terms,
+}
+
+impl Hold<'_> {
+    /// The bits that identify whose slots of which rule.
+    pub fn counter(&self) -> u128 {
+        self.rule.counter(self.subject, 0)
+    }
 }
 
 /// The answer to a hold.
@@ -291,6 +304,8 @@ pub struct Held {
     pub granted: bool,
     /// Slots open now, this one included.
     pub open: u32,
+    /// How it was decided.
+    pub source: Source,
 }
 
 /// How one subject stands under one limit, without touching it.
@@ -388,11 +403,23 @@ pub trait Store: Send + Sync {
     /// Charges whether it fits or not: debt, for costs known only afterwards.
     fn force(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
 
+    /// Charges an estimate like `charge`, and remembers it until it is settled. Estimates of the same
+    /// rule and subject that nobody settled in time come back first, whether this one fits or not.
+    fn reserve(&self, reserve: &Reserve<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
+
+    /// Corrects an estimate to what was used, once: less is given back as far as the bounds allow, more
+    /// is a debt. It may be sent again when the answer is lost.
+    fn settle(&self, settle: &Settle<'_>) -> impl Future<Output = Answer<Settled>> + Send;
+
     /// Merges known states, by maximum per limit.
     fn seed(&self, seeds: &[Seed<'_>]) -> impl Future<Output = Answer<()>> + Send;
 
     /// Takes or renews a slot of what may be open at once.
     fn hold(&self, hold: &Hold<'_>) -> impl Future<Output = Answer<Held>> + Send;
+
+    /// Lets a slot last on. Takes none: what was given back or has expired stays so, however late a
+    /// renewal comes.
+    fn renew(&self, hold: &Hold<'_>) -> impl Future<Output = Answer<Held>> + Send;
 
     /// Gives a slot back. Giving back what is not held does nothing.
     fn release(&self, hold: &Hold<'_>) -> impl Future<Output = Answer<()>> + Send;

@@ -104,6 +104,12 @@ impl Cost {
     pub const fn get(self) -> u64 {
         self.0.get()
     }
+
+    /// So many units more, or the most there can be.
+    #[must_use]
+    pub const fn plus(self, units: u64) -> Self {
+        Cost(self.0.saturating_add(units))
+    }
 }
 
 impl fmt::Display for Cost {

@@ -57,6 +57,12 @@ const OF_RULES: &[&[u8]] = &[
     b"algorithm: ",
     b"overrides: ",
     b"99999999d",
+    b"counting: leased ",
+    b"priority: ",
+    b"sheddable: 0.",
+    b"soft: ",
+    b"max_delay: ",
+    b"concurrent: ",
 ];
 const OF_DESCRIPTORS: &[&[u8]] = &[
     b"key: ",

@@ -93,6 +93,10 @@ fn violation(schema: &Value, value: &Value, root: &Value) -> Option<String> {
                     .count()
                     == 1
             }
+            "anyOf" => {
+                let mut options = wanted.as_array().unwrap().iter();
+                options.any(|option| violation(option, value, root).is_none())
+            }
             "required" => {
                 let mut names = wanted.as_array().unwrap().iter();
                 names.all(|name| value.get(name.as_str().unwrap()).is_some())
@@ -183,8 +187,15 @@ fn a_wrong_shape_is_seen_while_typing() {
         "rate_missing",
         "name_with_spaces",
         "unknown_durability",
-        "not_yet_leased",
-        "not_yet_soft",
+        "counting_unknown",
+        "counting_with_a_life_but_exact",
+        "concurrent_of_nothing",
+        "priority_above_all",
+        "priority_unknown_word",
+        "priority_with_an_unknown_part",
+        "soft_from_the_end",
+        "soft_without_a_delay",
+        "not_yet_charge_on",
         "version_missing",
         "unknown_top_field",
         "rates_too_many",

@@ -15,8 +15,8 @@ use tidegate::stores::redis::{Fault, Redis, RedisConfig, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Seed,
-    Singles, Store, StoreError, Unacknowledged,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Reserve,
+    Seed, Settle, Settled, Singles, Store, StoreError, Unacknowledged,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -289,8 +289,7 @@ pub(crate) async fn keep_secret(limiter: &Limiter<Counters>, mut secret: Secret,
     }
 }
 
-/// Gives back what was drawn in advance and tells what was admitted by hearsay, at the end of this node:
-/// others can use it at once, and count it.
+/// Gives back what was drawn in advance, at the end of this node: others can use it at once.
 pub(crate) async fn give_back(limiter: &Limiter<Counters>) {
     let Counters::Shared(shared) = limiter.store() else {
         return;
@@ -404,12 +403,24 @@ impl Store for Counters {
         either!(self, store => store.force(set))
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        either!(self, store => store.reserve(reserve))
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        either!(self, store => store.settle(settle))
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         either!(self, store => store.seed(seeds))
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         either!(self, store => store.hold(hold))
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        either!(self, store => store.renew(hold))
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {

@@ -1,8 +1,8 @@
 //! A store that charges the widest limit first, for the run that makes this mistake.
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError, Terms,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Seed,
+    Settle, Settled, Store, StoreError, Terms,
 };
 
 type Answer<T> = Result<T, StoreError>;
@@ -53,12 +53,24 @@ impl<S: Store> Store for Backwards<S> {
         self.store.force(set).await
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.store.reserve(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.store.settle(settle).await
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         self.store.seed(seeds).await
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         self.store.hold(hold).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.store.renew(hold).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {

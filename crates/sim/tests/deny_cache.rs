@@ -149,6 +149,43 @@ fn another_limit_and_a_refund_end_what_is_remembered() {
 }
 
 #[test]
+fn who_may_use_more_is_not_refused_for_those_who_may_not() {
+    let all = limit(Algorithm::FixedWindow, 10, Nanos::from_secs(3_600));
+    let low = all.up_to(8);
+    let bench = Denying::new();
+    bench.check(&all, 8, ADMITTED);
+    bench.check(&low, 1, REFUSED);
+    bench.check(&low, 1, REMEMBERED);
+    bench.check(&all, 1, ADMITTED);
+    bench.check(&all, 2, REFUSED);
+    bench.check(&low, 1, REFUSED);
+}
+
+/// What is told of a limit that did not refuse is of the part that this request may use of it.
+#[test]
+fn a_remembered_refusal_is_not_told_to_requests_that_may_use_more_of_another_limit() {
+    let hour = Nanos::from_secs(3_600);
+    let (tight, all) = (
+        limit(Algorithm::FixedWindow, 1, hour),
+        limit(Algorithm::FixedWindow, 10, hour),
+    );
+    let (low, beside, bench) = (all.up_to(8), RuleName::new("beside"), Denying::new());
+    let ask = |part| {
+        let mut set = bench.set(&tight, 1);
+        let mut other = bench.set(part, 1).charges.remove(0);
+        other.rule = &beside;
+        set.charges.push(other);
+        let outcome = bench.sim.block_on(bench.cache.charge(&set));
+        let outcome = outcome.expect("memory answers");
+        (outcome.source, outcome.readings[1].figures.remaining)
+    };
+    assert_eq!(ask(&all), (Source::Exact, 9));
+    assert_eq!(ask(&low), (Source::Exact, 7));
+    assert_eq!(ask(&low), (Source::DenyCache, 7));
+    assert_eq!(ask(&all), (Source::Exact, 9));
+}
+
+#[test]
 fn another_ceiling_of_a_queue_is_another_limit() {
     let queue = limit(Algorithm::LeakyQueue, 10, MS(1_000));
     let impatient = queue.clone().waiting_at_most(Nanos::ZERO);

@@ -30,6 +30,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adaptive;
 pub mod clock;
 pub mod http;
 pub mod identity;
@@ -44,7 +45,11 @@ mod secret;
 pub mod stores;
 mod throttle;
 
-pub use limiter::{Act, Family, Keyed, Limiter, RefundError, Standing, View};
+pub use adaptive::Gradient;
+pub use limiter::{
+    Acquired, Act, Family, Full, Keeper, Keyed, Limiter, OpenRequests, Opened, RefundError, Slot,
+    SlotError, Standing, Ticket, TicketError, USUAL_SLOT, View,
+};
 pub use policy::{Follower, LoadError, News, Policy, Reading};
 pub use receipt::ReceiptError;
 pub use secret::{Secret, WeakSecret};

@@ -3,8 +3,12 @@
 //! A decision is made under one set of rules from beginning to end: a [`View`] holds it, and a reload
 //! in between changes only the next one. Observers are told afterwards and cannot change anything.
 
+mod acquire;
 mod described;
+mod keeper;
 mod keyed;
+mod register;
+mod ticket;
 
 use std::sync::Arc;
 
@@ -14,7 +18,7 @@ use tidegate_core::event::{Event, Observer};
 use tidegate_core::request::{ApiKey, Request};
 use tidegate_core::rules::{Explanation, Listed, Rule};
 use tidegate_core::store::{ChargeSet, Inspection, Outcome, Refunded, Store, StoreError};
-use tidegate_core::subject::FingerprintKey;
+use tidegate_core::subject::{FingerprintKey, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::clock::Clock;
@@ -25,7 +29,12 @@ use crate::receipt::{Receipt, ReceiptError};
 use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
 
+pub use self::acquire::{Acquired, Full, Opened, SlotError, USUAL_SLOT};
+pub use self::keeper::{Keeper, Slot};
 pub use self::keyed::{Act, Family, Keyed};
+use self::register::Register;
+pub use self::ticket::{Ticket, TicketError};
+use crate::adaptive::Adaptive;
 
 /// Decides requests. Share it in an `Arc`.
 pub struct Limiter<S> {
@@ -35,6 +44,8 @@ pub struct Limiter<S> {
     stance: Stance,
     clock: Arc<dyn Clock>,
     observers: Vec<Arc<dyn Observer>>,
+    adaptive: Adaptive,
+    register: Register,
 }
 
 /// The secret and what is made of it once.
@@ -73,6 +84,8 @@ impl<S> Limiter<S> {
             stance: Stance::AsWritten,
             clock,
             observers: Vec::new(),
+            adaptive: Adaptive::default(),
+            register: Register::default(),
         }
     }
 
@@ -109,6 +122,22 @@ impl<S> Limiter<S> {
     /// The rules and keys in force, to read, replace or follow.
     pub fn policy(&self) -> &Arc<Live<Policy>> {
         &self.policy
+    }
+
+    /// How many slots are open under each rule with a limit on that, as far as this node has heard.
+    pub fn open_requests(&self) -> Vec<OpenRequests> {
+        let (now, limits) = (self.clock.now(), self.adaptive.limits());
+        let open = self.register.by_rule(now);
+        let policy = self.policy.get();
+        let rules = policy.rules.rules().iter();
+        let limited = rules.filter(|rule| rule.concurrent().is_some());
+        limited
+            .map(|rule| OpenRequests {
+                rule: rule.name().clone(),
+                open: open.get(rule.name().as_str()).copied().unwrap_or(0),
+                adaptive: limits.get(rule.name().as_str()).copied(),
+            })
+            .collect()
     }
 
     /// The limiter under the rules of this moment.
@@ -343,10 +372,25 @@ impl<S> View<'_, S> {
     }
 
     fn tell(&self, request: &Request<'_>, decision: &Decision) {
+        self.notice(&Event::Decided { request, decision });
+    }
+
+    fn notice(&self, event: &Event<'_>) {
         for observer in &self.limiter.observers {
-            observer.notice(&Event::Decided { request, decision });
+            observer.notice(event);
         }
     }
+}
+
+/// What is open under one rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpenRequests {
+    /// The rule.
+    pub rule: RuleName,
+    /// Slots that were taken or renewed at this node, and neither given back there nor ended.
+    pub open: u64,
+    /// The lowest limit that this node has found for a subject, if the rule lets it.
+    pub adaptive: Option<u32>,
 }
 
 /// How a client stands under one limit.

@@ -156,23 +156,23 @@ impl Receipt {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*taken)
     }
 }
 
-fn to_hex(bytes: &[u8]) -> String {
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.map(digit).collect()
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     if text.len() > 2 * MOST_BYTES || !text.len().is_multiple_of(2) {
         return None;
     }

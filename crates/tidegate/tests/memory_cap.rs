@@ -192,6 +192,7 @@ fn slots_without_room_are_shared_and_given_back() {
         holder: u128::from(holder),
         most: 2,
         lasts: Nanos::from_secs(60),
+        terms: &Terms::USUAL,
     };
     let now = full.clock.now();
     // All these subjects share one list: their numbers agree where it is chosen.

@@ -250,16 +250,21 @@ impl World {
         ]
     }
 
-    /// Mostly each subject keeps its limit; sometimes it changes.
+    /// Mostly each subject keeps its limit; sometimes it changes. A third of the requests may use a part
+    /// of it.
     fn charge(&self, [number, rule, other, cost, role]: [u64; 5]) -> Charge<'_> {
         let usual = mix(number) % self.limits.len() as u64;
         let limit = if other < 2 { usual + other + 1 } else { usual };
+        let limit = &self.limits[limit as usize % self.limits.len()];
         let rule = &self.rules[rule as usize];
         Charge {
             subject: subject(rule, number),
             rule,
             rate: 0,
-            limit: Cow::Borrowed(&self.limits[limit as usize % self.limits.len()]),
+            limit: match other {
+                40.. => Cow::Owned(limit.up_to(limit.whole() * 4 / 5)),
+                _ => Cow::Borrowed(limit),
+            },
             cost: Cost::new(cost).expect("a cost"),
             terms: &Terms::USUAL,
             role: match role {

@@ -12,7 +12,7 @@ use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, PartId, Parts, Probe,
-    Refund, Refunded, Role, Seed, Store, StoreError, Terms, Vitals,
+    Refund, Refunded, Reserve, Role, Seed, Settle, Settled, Store, StoreError, Terms, Vitals,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -63,6 +63,16 @@ impl Store for Fickle {
         self.memory.force(set).await
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.here(())?;
+        self.memory.reserve(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.here(())?;
+        self.memory.settle(settle).await
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         self.here(())?;
         self.memory.seed(seeds).await
@@ -70,6 +80,10 @@ impl Store for Fickle {
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         self.memory.hold(hold).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.memory.renew(hold).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {

@@ -26,6 +26,9 @@ pub struct Limit {
     pub(super) count: u64,
     /// How long units drawn in advance may wait; not part of the tag, because no state depends on it.
     lease: Option<Nanos>,
+    /// Units that a cost must leave behind, kept for requests that matter more. No state depends on it
+    /// either. Below the capacity.
+    pub(super) kept_back: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,7 +68,7 @@ macro_rules! with {
         }
     };
     ($limit:expr, $meter:ident, $metered:ident, $run:expr) => {{
-        let $metered = Metered::new($meter, $limit.tick);
+        let $metered = Metered::new($meter, $limit.tick, $limit.kept_back);
         $run
     }};
 }
@@ -101,6 +104,7 @@ impl Limit {
             per: spec.window.length(),
             count: spec.count,
             lease,
+            kept_back: 0,
             shape,
             tick,
         };
@@ -131,6 +135,7 @@ impl Limit {
             per: Nanos::ZERO,
             count: 1,
             lease: None,
+            kept_back: 0,
         }
     }
 
@@ -140,14 +145,32 @@ impl Limit {
         self.algorithm
     }
 
-    /// The most a client can ever have at once: the burst, or the count of a window.
+    /// The most a client can ever have at once: the burst, the count of a window, or what of them
+    /// [`Limit::up_to`] left.
     pub fn capacity(&self) -> u64 {
+        self.whole() - self.kept_back
+    }
+
+    /// What it holds for those who may use all of it.
+    pub fn whole(&self) -> u64 {
         match &self.shape {
             Shape::Bucket(meter) => meter.capacity(),
             Shape::Fixed(meter) => meter.capacity(),
             Shape::Sliding(meter) => meter.capacity(),
             Shape::Strict(meter) => meter.capacity(),
             Shape::Log(meter) => meter.capacity(),
+        }
+    }
+
+    /// The same counter for requests that may use no more than `units` of it, one at least: a cost fits
+    /// if it and what is used come to no more. The rest is kept for those that matter more. Whatever
+    /// is charged is the same state under the same tag, and drains and ages as ever.
+    #[must_use]
+    pub fn up_to(&self, units: u64) -> Limit {
+        let whole = self.whole();
+        Limit {
+            kept_back: whole - units.clamp(1, whole),
+            ..self.clone()
         }
     }
 
@@ -198,8 +221,11 @@ impl Limit {
 
     /// How long an empty limit takes to hold its whole capacity again, for headers.
     pub fn full_window(&self) -> Nanos {
-        let whole = u128::from(self.capacity()) * u128::from(self.per.get());
-        let span = whole.div_ceil(u128::from(self.count));
+        if !self.algorithm.takes_burst() {
+            return self.per;
+        }
+        let all = u128::from(self.capacity()) * u128::from(self.per.get());
+        let span = all.div_ceil(u128::from(self.count));
         Nanos::new(u64::try_from(span).unwrap_or(u64::MAX))
     }
 
@@ -276,10 +302,7 @@ impl Limit {
 
     /// The largest cost that would fit.
     pub fn remaining(&self, state: &State, at: Moment) -> u64 {
-        let tick = at.settled.tick;
-        with!(self, state, |metered, inner| metered
-            .meter
-            .remaining(inner, tick))
+        with!(self, state, |metered, inner| metered.remaining(inner, at))
     }
 
     /// Charges in advance: up to `most`, and no more than half of what would fit, rounded up. How many

@@ -1,4 +1,8 @@
-//! A meter with the tick it counts in: the same steps for every algorithm, in nanoseconds.
+//! A meter with the tick it counts in and what it keeps back: the same steps for every algorithm, in
+//! nanoseconds.
+//!
+//! Units are kept back by asking a meter for so many more than are spent. What is used and a cost then
+//! come to the ceiling at most, exactly so for every algorithm, and no meter need know.
 
 use super::{Figures, Meter, Moment, PATIENCE, Retry, Verdict, Wait};
 use crate::units::{Cost, Nanos, Tick};
@@ -7,12 +11,17 @@ use crate::units::{Cost, Nanos, Tick};
 pub(super) struct Metered<'l, M> {
     pub(super) meter: &'l M,
     tick: Tick,
+    kept_back: u64,
 }
 
 impl<'l, M: Meter> Metered<'l, M> {
     #[inline]
-    pub(super) fn new(meter: &'l M, tick: Tick) -> Self {
-        Metered { meter, tick }
+    pub(super) fn new(meter: &'l M, tick: Tick, kept_back: u64) -> Self {
+        Metered {
+            meter,
+            tick,
+            kept_back,
+        }
     }
 
     #[inline]
@@ -31,7 +40,14 @@ impl<'l, M: Meter> Metered<'l, M> {
 
     #[inline]
     pub(super) fn wait(&self, state: &M::State, at: Moment, cost: Cost) -> Wait {
-        self.meter.wait(state, at.settled.tick, cost)
+        let asked = cost.plus(self.kept_back);
+        self.meter.wait(state, at.settled.tick, asked)
+    }
+
+    #[inline]
+    pub(super) fn remaining(&self, state: &M::State, at: Moment) -> u64 {
+        let left = self.meter.remaining(state, at.settled.tick);
+        left.saturating_sub(self.kept_back)
     }
 
     #[inline]
@@ -69,11 +85,9 @@ impl<'l, M: Meter> Metered<'l, M> {
 
     #[inline]
     pub(super) fn figures(&self, state: &M::State, at: Moment) -> Figures {
-        let tick = at.settled.tick;
-        let remaining = self.meter.remaining(state, tick);
-        let more = Cost::new(remaining.saturating_add(1));
-        let more_after = match more.map(|cost| self.meter.wait(state, tick, cost)) {
-            Some(Wait::Until(until)) => self.until(at, until),
+        let remaining = self.remaining(state, at);
+        let more_after = match self.wait(state, at, Cost::ONE.plus(remaining)) {
+            Wait::Until(until) => self.until(at, until),
             _ => Nanos::ZERO,
         };
         Figures {

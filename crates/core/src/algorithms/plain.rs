@@ -65,7 +65,7 @@ impl Limit {
         M: Meter<State: Words>,
         T: Told,
     {
-        let metered = Metered::new(meter, self.tick);
+        let metered = Metered::new(meter, self.tick, self.kept_back);
         let mut state = M::State::read(words);
         let at = metered.advance(&mut state, now);
         let wait = metered.wait(&state, at, cost);

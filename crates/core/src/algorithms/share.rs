@@ -56,17 +56,20 @@ impl Limit {
     /// The part of this limit that one node may admit by itself; nothing if it holds no unit of it.
     /// Over any interval the parts of all nodes admit at most the fraction of what the limit would.
     pub fn share(&self, division: Division) -> Option<Limit> {
-        let units = division.units(self.capacity());
-        if units == 0 {
+        let units = division.units(self.whole());
+        // Of less that may be used less is held: the parts of a ceiling add up as those of the limit do.
+        let usable = division.units(self.capacity()).min(units);
+        if usable == 0 {
             return None;
         }
         let mut share = self.clone();
+        share.kept_back = units - usable;
         share.count = units;
         share.shape = match &self.shape {
             Shape::Bucket(bucket) => {
                 let (over, under) = (
                     u64::from(division.percent.min(100)),
-                    100 * division.holders(self.capacity()),
+                    100 * division.holders(self.whole()),
                 );
                 share.count = self.count;
                 share.per = slower(self.per, over, under);

@@ -73,7 +73,7 @@ pub struct LimitView<'d> {
     pub rule: &'d Rule,
     /// Where it stands in the rules.
     pub position: usize,
-    /// The rate, compiled.
+    /// The rate, compiled, as far as this request may use it.
     pub limit: &'d Limit,
     /// The rate as written.
     pub written: &'d str,
@@ -181,8 +181,8 @@ impl Decision {
             }
             _ => {
                 let rates = rule.rates(report.origin.class);
-                let several = rates.limits().len() > 1;
-                (&rates.limits()[rate], rates.written(rate), several)
+                let limits = rates.limits_for(report.origin.priority);
+                (&limits[rate], rates.written(rate), limits.len() > 1)
             }
         };
         LimitView {

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::subject;
-use crate::request::Request;
-use crate::rules::{Class, Listed, Mode, Rule, RuleSet, subject_text};
+use crate::request::{Priority, Request};
+use crate::rules::{Class, Listed, Mode, Rule, RuleSet, Soft, subject_text};
 use crate::store::{Charge, ChargeSet, Role};
 use crate::subject::FingerprintKey;
 use crate::units::{Cost, Nanos};
@@ -32,6 +32,11 @@ pub struct Plan<'r> {
     pub origins: SmallVec<[Origin; 4]>,
     /// A hash of who asks.
     pub client: u64,
+    /// Which of the charges are delayed before they are refused, by place in the set. Nearly always
+    /// none.
+    pub soft: Vec<(usize, Soft)>,
+    /// For callers that cannot wait: the longest delay they take.
+    pub patience: Option<Nanos>,
 }
 
 /// The place in the rules that a charge comes from.
@@ -43,6 +48,8 @@ pub struct Origin {
     pub class: Class,
     /// Which rate of that set.
     pub rate: u8,
+    /// What the request is to a rule that tells requests apart by it.
+    pub priority: Priority,
 }
 
 /// Finds every limit the request must pass, unless a list decides. `now` only ends expiring entries
@@ -79,6 +86,7 @@ pub fn charges<'r>(
 ) -> Plan<'r> {
     let mut plan = Plan {
         client: subject::client(request, key),
+        patience: request.patience,
         ..Plan::default()
     };
     for position in rules.applying(request) {
@@ -90,7 +98,12 @@ pub fn charges<'r>(
             continue;
         };
         let class = class_for(rule, request);
-        for (rate, limit) in rule.rates(class).limits().iter().enumerate() {
+        let rates = rule.rates(class);
+        let priority = match rates.has_priorities() {
+            true => request.priority(),
+            false => Priority::default(),
+        };
+        for (rate, limit) in rates.limits_for(priority).iter().enumerate() {
             let rate = u8::try_from(rate).expect("the compiler of rules allows 255 rates at most");
             let limit = match (limit.is_staggered(), limit.is_queue()) {
                 (false, false) => Cow::Borrowed(limit),
@@ -100,6 +113,9 @@ pub fn charges<'r>(
                     _ => Cow::Borrowed(limit),
                 },
             };
+            if let Some(soft) = rule.soft() {
+                plan.soft.push((plan.set.charges.len(), soft));
+            }
             plan.set.charges.push(Charge {
                 subject,
                 rule: rule.name(),
@@ -113,6 +129,7 @@ pub fn charges<'r>(
                 rule: position,
                 class,
                 rate,
+                priority,
             });
         }
     }
@@ -137,7 +154,7 @@ fn class_for(rule: &Rule, request: &Request<'_>) -> Class {
     rule.class(tier, own.as_deref().unwrap_or_default())
 }
 
-fn role_of(rule: &Rule, stance: Stance) -> Role {
+pub(super) fn role_of(rule: &Rule, stance: Stance) -> Role {
     match (stance, rule.mode()) {
         (Stance::AllShadow, _) | (_, Mode::Shadow) => Role::Shadow,
         (Stance::AsWritten, _) => Role::Enforce,

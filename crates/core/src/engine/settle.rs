@@ -71,7 +71,7 @@ pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome, spent: Sp
         decision.source = outcome.source;
     }
     decision.fate = match outcome.admitted {
-        true => admitted(reports),
+        true => admitted(reports, slowed(plan, outcome, spent)),
         false if refused_unasked(plan, outcome) => Fate::Unavailable,
         false => Fate::Deny(retry(reports)),
     };
@@ -90,15 +90,36 @@ fn refused_unasked(plan: &Plan<'_>, outcome: &Outcome) -> bool {
     outcome.source == Source::Fallback && refused
 }
 
-/// The longest delay any enforced queue asks for.
-fn admitted(reports: &[Report]) -> Fate {
+/// The longest delay that the soft limits ask for, as far as the caller can wait: the request is within
+/// every limit, and is never refused for it. A node that decides by its share of a limit does not know
+/// how much of the whole is in use, and asks for none.
+fn slowed(plan: &Plan<'_>, outcome: &Outcome, spent: Spent) -> Nanos {
+    if plan.soft.is_empty() || outcome.source == Source::Fallback {
+        return Nanos::ZERO;
+    }
+    let delays = plan.soft.iter().filter_map(|(at, soft)| {
+        let charge = plan.set.charges.get(*at)?;
+        let reading = outcome.readings.get(*at)?;
+        let remaining = match spent {
+            Spent::IfAdmitted => reading.figures.remaining,
+            Spent::Nothing => reading.figures.remaining.saturating_sub(charge.cost.get()),
+        };
+        let counts = charge.role != Role::Shadow && reading.verdict.allows();
+        counts.then(|| soft.delay(charge.limit.capacity(), remaining))
+    });
+    let longest = delays.max().unwrap_or(Nanos::ZERO);
+    plan.patience.map_or(longest, |most| longest.min(most))
+}
+
+/// The longest delay: that of the soft limits, or one that an enforced queue asks for.
+fn admitted(reports: &[Report], slowed: Nanos) -> Fate {
     let delays = enforced(reports).map(|(_, report)| match report.reading.verdict {
         Verdict::Allow { delay } => delay,
         Verdict::Deny { .. } => Nanos::ZERO,
     });
-    match delays.max() {
-        None | Some(Nanos::ZERO) => Fate::Allow,
-        Some(delay) => Fate::Delay(delay),
+    match delays.fold(slowed, Nanos::max) {
+        Nanos::ZERO => Fate::Allow,
+        delay => Fate::Delay(delay),
     }
 }
 

@@ -3,6 +3,8 @@
 //! Meant for people: `tidegate explain` and `/v1/explain`. Nothing is charged. Of a client's subject
 //! it names the attributes, never the value of an API key.
 
+mod handling;
+
 use std::fmt;
 
 use super::condition::{Attribute, Condition};
@@ -16,6 +18,8 @@ use crate::algorithms::Algorithm;
 use crate::request::Request;
 use crate::subject::RuleName;
 use crate::units::Nanos;
+
+pub use self::handling::{Ceiling, Handling, Leased};
 
 /// What the lists and every rule have to say about one request, in the order of the files.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,8 +41,10 @@ pub struct RuleView {
     pub mode: Mode,
     /// The attributes that say whose counter it is. Empty for everybody together.
     pub subject: Vec<SubjectPart>,
-    /// The rates of this client, as written. Empty means unlimited.
+    /// The rates of this client, as written. Empty means unlimited, unless open requests are limited.
     pub rates: Vec<Box<str>>,
+    /// What else it does.
+    pub handling: Handling,
     /// How it counts, and what that means.
     pub fit: Fit,
 }
@@ -115,6 +121,7 @@ fn view(rule: &Rule, standing: Standing, request: &Request<'_>) -> RuleView {
         mode: rule.mode,
         subject: subject(rule, request),
         rates: rates.written.to_vec(),
+        handling: Handling::of(rule, rates, request),
         fit: Fit::of(rule.algorithm),
     }
 }
@@ -208,7 +215,11 @@ impl fmt::Display for RuleView {
         }
         write!(f, "\n  counted for: {}", Subject(&self.subject))?;
         if self.rates.is_empty() {
-            return f.write_str("\n  rate: unlimited");
+            let rate = match self.handling.concurrent {
+                Some(_) => "none",
+                None => "unlimited",
+            };
+            return write!(f, "\n  rate: {rate}{}", self.handling);
         }
         let Fit {
             algorithm,
@@ -219,6 +230,7 @@ impl fmt::Display for RuleView {
             worst,
         } = self.fit;
         write!(f, "\n  rate: {}", self.rates.join(" and "))?;
+        write!(f, "{}", self.handling)?;
         write!(f, "\n  algorithm: {algorithm}, good for {fits}")?;
         write!(f, "\n    memory: {memory}\n    accuracy: {accuracy}")?;
         write!(

@@ -3,6 +3,7 @@
 //! Each check looks at one thing and says what it leads to and what to write. A warning never stops
 //! a reload.
 
+mod counting;
 mod reach;
 
 use super::fault::{Place, Warning};
@@ -28,6 +29,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         invented_keys(rule, set, &mut warn);
         useless_fields(rule, &mut warn);
         durable_for_seconds(rule, &mut warn);
+        counting::check(rule, &mut warn);
     }
     reach::check(set, &mut warnings);
     let mut files: Vec<_> = set.rules().iter().map(|rule| &rule.place.file).collect();
@@ -188,7 +190,8 @@ fn useless_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
              24h, weeks as 168h and months as 720h, or remove it"
         ));
     }
-    if rule.rates.len() == 1 && rule.rates[0].limits.is_empty() && rule.replaces.is_empty() {
+    let unlimited = rule.rates.len() == 1 && rule.rates[0].limits.is_empty();
+    if unlimited && rule.concurrent.is_none() && rule.replaces.is_empty() {
         warn("is unlimited and replaces nothing, so that it has no effect; remove it".to_owned());
     }
 }

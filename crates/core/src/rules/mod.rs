@@ -5,11 +5,12 @@
 //! their top. A set never changes: a reload makes another. Nothing here reads a file or a
 //! clock, knows a store, or decides a request; the language is described in `docs/rules.md`.
 
-mod ahead;
 mod calendar;
 mod choices;
 mod compile;
+mod concurrent;
 mod condition;
+mod counting;
 mod descriptors;
 mod dialect;
 mod durability;
@@ -32,6 +33,7 @@ mod replaces;
 mod rule_reader;
 mod schema;
 mod set;
+mod shedding;
 mod slots;
 mod span;
 mod subject;
@@ -39,26 +41,26 @@ mod uses;
 mod yaml;
 mod yaml_words;
 
+pub use concurrent::Concurrent;
 pub use descriptors::{DomainForm, LimitForm, Listing, NodeForm, stat_name};
 pub use dialect::Dialect;
-pub use explain::{Explanation, RuleView, Standing, SubjectPart};
+pub use explain::{Ceiling, Explanation, Handling, Leased, RuleView, Standing, SubjectPart};
 pub use fault::{Fault, Faults, Place, Warning};
 pub use lint::lint;
 pub use lists::{Entry, Listed};
 pub use matrix::Fit;
-pub use model::{
-    Alternatives, By, Ceilings, Class, Concurrent, IfMissing, Mode, Priority, Rates, Rule,
-    RuleKind, Soft,
-};
+pub use model::{Alternatives, By, Class, IfMissing, Mode, Rates, Rule, RuleKind};
 pub use rate::{PerWindow, Rate, RateError, parse_rate};
 pub use schema::schema;
 pub use set::{Identity, RuleSet};
+pub use shedding::{Ceilings, Part, Soft};
 pub use yaml::MOST_BYTES;
 
 pub(crate) use descriptors::{Domain, Found, counter_name, stats_key, window, written};
 pub(crate) use subject::{Value, subject_text, value_of};
 
 pub use crate::described::Metadata;
+pub use crate::request::Priority;
 use crate::store::Abilities;
 
 /// A rules file: its name as faults show it, and its text.

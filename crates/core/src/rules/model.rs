@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::concurrent::Concurrent;
 use super::condition::{Attribute, Match};
 use super::fault::Place;
+use super::shedding::{Ceilings, Soft};
 use crate::algorithms::{Algorithm, Limit};
-use crate::request::Request;
+use crate::request::{Priority, Request};
 use crate::store::Terms;
 use crate::subject::RuleName;
 use crate::units::Nanos;
@@ -65,12 +67,47 @@ pub struct Rates {
     pub(crate) limits: Box<[Limit]>,
     /// As written, one per limit: `1000/minute burst 200`.
     pub(crate) written: Box<[Box<str>]>,
+    /// The same limits as far as each priority may use them, in the order of [`Priority::ALL`]. Made
+    /// once, so that a request finds its own.
+    by_priority: Option<Box<[Box<[Limit]>; 3]>>,
 }
 
 impl Rates {
-    /// The limits. None at all means unlimited.
+    pub(crate) fn new(limits: Vec<Limit>, written: Vec<Box<str>>) -> Self {
+        Rates {
+            limits: limits.into(),
+            written: written.into(),
+            by_priority: None,
+        }
+    }
+
+    /// The same, of which each priority may use a part.
+    pub(crate) fn shared_by(mut self, ceilings: Ceilings) -> Self {
+        let part = |priority| {
+            let limits = self.limits.iter();
+            limits.map(move |limit| limit.up_to(ceilings.units(priority, limit.whole())))
+        };
+        let parts = Priority::ALL.map(|priority| part(priority).collect());
+        self.by_priority = Some(Box::new(parts));
+        self
+    }
+
+    /// The limits, whole. None at all means unlimited.
     pub fn limits(&self) -> &[Limit] {
         &self.limits
+    }
+
+    /// The limits as far as requests of `priority` may use them.
+    pub fn limits_for(&self, priority: Priority) -> &[Limit] {
+        match &self.by_priority {
+            None => &self.limits,
+            Some(parts) => &parts[priority as usize],
+        }
+    }
+
+    /// Whether that differs.
+    pub fn has_priorities(&self) -> bool {
+        self.by_priority.is_some()
     }
 
     /// One rate as written.
@@ -157,57 +194,6 @@ pub enum Mode {
     Shadow,
     /// Nothing.
     Off,
-}
-
-/// How many requests of one subject may be open at once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Concurrent {
-    /// So many, on all nodes together.
-    Most(u32),
-    /// As many as this node finds it can take, by how long they take.
-    Adaptive,
-}
-
-/// How much a request matters.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Priority {
-    /// May use all of a limit.
-    Critical,
-    /// What a request is that says nothing.
-    #[default]
-    Normal,
-    /// The first to go.
-    Sheddable,
-}
-
-/// How much of a limit requests of each priority may use, in thousandths.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Ceilings {
-    /// Of those that matter most.
-    pub critical: u32,
-    /// Of those that say nothing.
-    pub normal: u32,
-    /// Of those that go first.
-    pub sheddable: u32,
-}
-
-impl Default for Ceilings {
-    fn default() -> Self {
-        Ceilings {
-            critical: 1_000,
-            normal: 950,
-            sheddable: 800,
-        }
-    }
-}
-
-/// Delay before refusal: from a part of the limit on, longer and longer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Soft {
-    /// In use of the limit where it begins, in thousandths.
-    pub from: u32,
-    /// The delay when all of it is in use.
-    pub max_delay: Nanos,
 }
 
 impl Rule {

@@ -9,6 +9,7 @@ use std::fmt;
 
 use super::calendar::{Calendar, CalendarUnit};
 use super::fault::shown;
+use super::shedding::Ceilings;
 use super::span::{Span, SpanError, parse_window};
 use crate::algorithms::{Algorithm, Limit, Precision, Spec, Unfit, Window};
 use crate::units::Nanos;
@@ -63,6 +64,7 @@ pub(crate) struct Manner {
     pub(crate) stagger: bool,
     pub(crate) max_delay: Option<Nanos>,
     pub(crate) leased: Option<Nanos>,
+    pub(crate) ceilings: Option<Ceilings>,
 }
 
 impl Manner {
@@ -74,6 +76,7 @@ impl Manner {
             stagger: false,
             max_delay: None,
             leased: None,
+            ceilings: None,
         }
     }
 }

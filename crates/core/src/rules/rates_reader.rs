@@ -13,6 +13,7 @@ use super::rate::{Manner, PerWindow, Rate, parse_rate};
 use super::slots::{Report, nearest};
 use super::yaml::{Kind, Node};
 use crate::algorithms::{Algorithm, Limit};
+use crate::request::Priority;
 
 /// The most rates of one subject. A store record holds them all.
 const MOST_RATES: usize = 8;
@@ -240,9 +241,10 @@ impl<'d> RatesReader<'d, '_> {
                 }
             }
         }
-        let rates = Arc::new(Rates {
-            limits: limits.into(),
-            written: texts.into(),
+        let rates = Rates::new(limits, texts);
+        let rates = Arc::new(match manner.ceilings {
+            Some(ceilings) => rates.shared_by(ceilings),
+            None => rates,
         });
         if sound {
             self.known.insert(key, Arc::clone(&rates));
@@ -258,6 +260,17 @@ impl<'d> RatesReader<'d, '_> {
                 "a guard of {}, which is not shorter than the window of `{rate}`; write less",
                 manner.guard
             ));
+        }
+        if let Some(ceilings) = manner.ceilings {
+            let none = |priority: &Priority| ceilings.units(*priority, limit.whole()) == 0;
+            if let Some(priority) = Priority::ALL.into_iter().find(none) {
+                return Err(format!(
+                    "rate `{rate}`, of which {} for priority {} is less than one request; write a \
+                     larger rate, or another ceiling",
+                    ceilings.of(priority),
+                    priority.name()
+                ));
+            }
         }
         Ok(limit)
     }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::ahead;
 use super::choices::{
     FLAGS, IF_MISSING, MODES, algorithm, choice, on_store_failure, span, unknown,
 };
+use super::concurrent;
+use super::counting::{self, Beside};
 use super::durability;
 use super::fault::shown;
 use super::head::Defaults;
@@ -15,6 +16,7 @@ use super::match_reader::{MatchReader, attribute_name};
 use super::model::{By, Rule, RuleKind};
 use super::rate::Manner;
 use super::rates_reader::RatesReader;
+use super::shedding;
 use super::slots::{Report, Slots, slots};
 use super::yaml::{Kind, Node};
 use crate::algorithms::{Algorithm, Precision};
@@ -100,12 +102,7 @@ impl<'d> RuleReader<'d, '_> {
         let written = self
             .rates
             .read(slots.rate, slots.tiers, slots.overrides, &shown_by, report);
-        if slots.rate.is_none() && slots.concurrent.is_none() && name.is_some() {
-            report.fault(
-                node.line(),
-                "has no rate; write one such as 100/minute, or unlimited",
-            );
-        }
+        refuse_no_rate(&slots, name, node, report);
         let unlimited = slots.rate.is_some() && written.is_unlimited();
         let limits = slots.concurrent.is_some() || slots.rate.is_some() && !unlimited;
         if by.is_none() && limits {
@@ -120,10 +117,19 @@ impl<'d> RuleReader<'d, '_> {
         };
         let durability = durability::read(slots.durability, defaults, self.store, node, report);
         let precision = durability::precision(durability, self.store);
-        let (counting, leased) = ahead::counting(slots.counting, self.store, report);
-        let concurrent = slots.concurrent.and_then(|n| ahead::concurrent(n, report));
+        let beside = Beside {
+            algorithm,
+            durability,
+            store: self.store,
+        };
+        let way = counting::read(slots.counting, beside, report);
+        let ceilings = slots.priority.map(|node| shedding::ceilings(node, report));
+        let soft = slots
+            .soft
+            .map(|node| shedding::soft(node, algorithm, report));
         let manner = Manner {
-            leased,
+            leased: way.leased,
+            ceilings: ceilings.flatten(),
             ..manner(&slots, algorithm, precision, report)
         };
         let compiled = self.rates.compile(written, manner, report);
@@ -151,13 +157,15 @@ impl<'d> RuleReader<'d, '_> {
                 budget: span(&slots.budget, "budget", report)
                     .or_else(|| durability::usual_budget(durability)),
                 durability,
-                counting,
+                counting: way.counting,
                 named_by,
             },
             max_delay: manner.max_delay,
-            concurrent,
-            priority: None,
-            soft: None,
+            concurrent: slots
+                .concurrent
+                .and_then(|node| concurrent::read(node, report)),
+            priority: manner.ceilings,
+            soft: soft.flatten(),
             algorithm,
             stagger: manner.stagger,
             guard: manner.guard,
@@ -240,18 +248,35 @@ fn name<'d>(slots: &RuleSlots<'d>, node: Node<'d>, report: &mut Report<'_>) -> O
     Some(name)
 }
 
+/// A rule without a rate limits only how many requests are open, and then has none for anybody.
+fn refuse_no_rate(
+    slots: &RuleSlots<'_>,
+    name: Option<&str>,
+    node: Node<'_>,
+    report: &mut Report<'_>,
+) {
+    if slots.rate.is_some() || name.is_none() {
+        return;
+    }
+    let other = slots.tiers.or(slots.overrides);
+    match (slots.concurrent, other) {
+        (None, _) => report.fault(
+            node.line(),
+            "has no rate; write one such as 100/minute, or unlimited",
+        ),
+        (Some(_), Some(other)) => report.fault(
+            other.line(),
+            "has rates for some and none for all others; write `rate`, or `rate: unlimited`",
+        ),
+        (Some(_), None) => {}
+    }
+}
+
 /// Fields whose machinery is still to come. Ignoring them would promise what is not kept.
 fn refuse_unready(slots: &RuleSlots<'_>, report: &mut Report<'_>) {
-    let fields = [
-        (slots.priority, "priority"),
-        (slots.soft, "soft"),
-        (slots.charge_on, "charge_on"),
-    ];
-    for (node, field) in fields {
-        if let Some(node) = node {
-            let message = format!("has `{field}`, which this version does not do yet; remove it");
-            report.fault(node.line(), message);
-        }
+    if let Some(node) = slots.charge_on {
+        let message = "has `charge_on`, which this version does not do yet; remove it";
+        report.fault(node.line(), message);
     }
     let Some(node) = slots.count_denied else {
         return;
@@ -296,6 +321,7 @@ fn manner(
         guard: span(&guard, "guard", report).unwrap_or_default(),
         max_delay: span(&max_delay, "max_delay", report),
         leased: None,
+        ceilings: None,
     }
 }
 

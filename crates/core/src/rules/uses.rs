@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 
 use super::set::RuleSet;
+use crate::request::PRIORITY;
 
 impl RuleSet {
-    /// Every attribute that some rule matches or counts by.
+    /// Every attribute that some rule matches, counts or weighs by.
     pub fn attributes(&self) -> BTreeSet<&str> {
         let matched = self.rules.iter().flat_map(|rule| {
             let conditions = rule.matching.all.iter().chain(&rule.matching.none);
             conditions.map(|condition| condition.attribute.name())
         });
         let counted = self.rules.iter().flat_map(|rule| rule.by.names());
-        matched.chain(counted).collect()
+        let weighed = self.rules.iter().any(|rule| rule.priority.is_some());
+        let weighed = weighed.then_some(PRIORITY);
+        matched.chain(counted).chain(weighed).collect()
     }
 }
 

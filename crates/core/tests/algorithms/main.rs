@@ -6,6 +6,7 @@ mod agreement;
 mod bounds;
 mod broken;
 mod case;
+mod ceilings;
 mod clock;
 mod extremes;
 mod measured;

@@ -13,6 +13,8 @@ const SUBJECT: &str = "doctor";
 /// What is left over goes by itself.
 const LASTS_SECS: &[u8] = b"60";
 const LASTS_MILLIS: &[u8] = b"60000";
+/// A moment long gone: what is to expire then goes at once.
+const LONG_AGO_MILLIS: &[u8] = b"1";
 
 /// One command, tried.
 #[derive(Clone, Debug)]
@@ -26,14 +28,15 @@ pub(super) struct Trial {
 /// with `prefix`, and removes them.
 pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>, Silent> {
     let (text, hash) = (format!("{prefix}:text"), format!("{prefix}:hash"));
-    let (text, hash) = (text.as_bytes(), hash.as_bytes());
+    let slots = format!("{prefix}:slots");
+    let (text, hash, slots) = (text.as_bytes(), hash.as_bytes(), slots.as_bytes());
     let counter = format!("tg:{{{}}}:doctor", console.tag().unwrap_or(SUBJECT));
     let in_cluster: [(&'static str, &[&[u8]]); 3] = [
         ("cluster|slots", &[b"CLUSTER", b"SLOTS"]),
         ("cluster|info", &[b"CLUSTER", b"INFO"]),
         ("pexpire", &[b"PEXPIRE", hash, LASTS_MILLIS]),
     ];
-    let commands: [(&'static str, &[&[u8]]); 17] = [
+    let commands: [(&'static str, &[&[u8]]); 24] = [
         ("ping", &[b"PING"]),
         ("info", &[b"INFO", b"server"]),
         ("time", &[b"TIME"]),
@@ -51,7 +54,17 @@ pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>
         ("hsetnx", &[b"HSETNX", hash, b"b", b"1"]),
         ("hgetall", &[b"HGETALL", hash]),
         ("hdel", &[b"HDEL", hash, b"a", b"b"]),
-        ("del", &[b"DEL", text, hash]),
+        ("zadd", &[b"ZADD", slots, b"1", b"a"]),
+        ("pexpireat", &[b"PEXPIREAT", slots, LONG_AGO_MILLIS]),
+        ("zscore", &[b"ZSCORE", slots, b"a"]),
+        ("zcount", &[b"ZCOUNT", slots, b"0", b"1"]),
+        ("zrange", &[b"ZRANGE", slots, b"-1", b"-1"]),
+        (
+            "zremrangebyscore",
+            &[b"ZREMRANGEBYSCORE", slots, b"2", b"3"],
+        ),
+        ("zrem", &[b"ZREM", slots, b"a"]),
+        ("del", &[b"DEL", text, hash, slots]),
     ];
     let mut trials = Vec::with_capacity(commands.len());
     let in_cluster = match console.tag() {

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Limit, State, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Outcome, Reading, Refund, Refunded, Role, Seed, Seen, Source,
+    Charge, ChargeSet, Granted, Ledger, Outcome, Reading, Refund, Refunded, Reserve, Role, Seed,
+    Seen, Settle, Settled, Source,
 };
 use tidegate_core::units::Nanos;
 
@@ -32,14 +33,28 @@ struct Record {
 }
 
 /// Counters by the bits that identify them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Counters {
     records: BTreeMap<u128, Record>,
     refunded: BTreeMap<u128, Nanos>,
+    /// Estimates that wait to be settled.
+    reserved: Ledger,
     /// What each write replaced, for a replica that has not heard of it.
     journal: Vec<(u128, Option<Record>)>,
     /// How often something of a counter was given back.
     refunds: BTreeMap<u128, u64>,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters {
+            records: BTreeMap::new(),
+            refunded: BTreeMap::new(),
+            reserved: Ledger::new(usize::MAX),
+            journal: Vec::new(),
+            refunds: BTreeMap::new(),
+        }
+    }
 }
 
 struct Open {
@@ -165,16 +180,47 @@ impl Counters {
         if self.refunded.insert(refund.id, refund.until).is_some() {
             return Refunded::Already;
         }
-        for charge in &refund.set.charges {
+        self.give_back(&refund.set, refund.charged, now);
+        Refunded::Done
+    }
+
+    fn give_back(&mut self, set: &ChargeSet<'_>, charged: Nanos, now: Nanos) {
+        for charge in &set.charges {
             let limit = charge.limit.as_ref();
             *self.refunds.entry(charge.counter()).or_default() += 1;
             if let Some(mut state) = self.find(charge.counter(), limit, now) {
                 let at = limit.advance(&mut state, now);
-                limit.refund(&mut state, at, refund.charged, charge.cost);
+                limit.refund(&mut state, at, charged, charge.cost);
                 self.rewrite(charge.counter(), limit, state);
             }
         }
-        Refunded::Done
+    }
+
+    /// Charges an estimate, after those that nobody settled in time came back.
+    pub fn reserve(&mut self, reserve: &Reserve<'_>, now: Nanos) -> Outcome {
+        for charge in &reserve.set.charges {
+            for abandoned in self.reserved.abandoned(charge, now) {
+                let mut estimate = charge.clone();
+                estimate.cost = abandoned.estimate;
+                self.give_back(&ChargeSet::of_one(estimate), abandoned.charged, now);
+            }
+        }
+        let outcome = self.decide(&reserve.set, Intent::Charge, now);
+        if outcome.admitted {
+            self.reserved.enter_all(reserve, &outcome);
+        }
+        outcome
+    }
+
+    /// Corrects an estimate to what was used, once.
+    pub fn settle(&mut self, settle: &Settle<'_>, now: Nanos) -> Settled {
+        if settle.is_too_late(now) {
+            return Settled::Lapsed;
+        }
+        let found = self.reserved.close(settle);
+        self.decide(&settle.charged_on_top(&found), Intent::Force, now);
+        self.give_back(&settle.given_back(&found), settle.charged, now);
+        settle.outcome(&found, now)
     }
 
     /// Merges known states by maximum.
@@ -245,7 +291,7 @@ impl Counters {
         self.refunds.get(&counter).copied().unwrap_or(0)
     }
 
-    /// Hands a counter over to another store, and what is known of refunds.
+    /// Hands a counter over to another store, and what is known of refunds and reservations.
     pub fn hand_over(&mut self, counter: u128, to: &mut Counters) {
         let record = self.records.remove(&counter);
         self.journal.push((counter, record.clone()));
@@ -254,6 +300,7 @@ impl Counters {
             to.journal.push((counter, was));
         }
         to.refunded.extend(&self.refunded);
+        self.reserved.hand_over(counter, &mut to.reserved);
     }
 
     /// Loses everything.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Retry, State, Verdict};
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, Probe, Refund,
-    Refunded, Seed, Slot, Store, StoreError, Vitals,
+    Refunded, Reserve, Seed, Settle, Settled, Slot, Store, StoreError, Vitals,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
@@ -305,6 +305,24 @@ impl Store for Link {
         Ok(outcome)
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        let set = &reserve.set;
+        let outcome = self
+            .trip_for(subjects(set), |model, now| {
+                model.counters.reserve(reserve, now)
+            })
+            .await?;
+        self.remember(set, &outcome);
+        Ok(outcome)
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.trip_for(subjects(&settle.set), |model, now| {
+            model.counters.settle(settle, now)
+        })
+        .await
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         let subjects = seeds.iter().map(|seed| seed.charge.subject).collect();
         self.trip_for(subjects, |model, now| match self.variant {
@@ -340,6 +358,13 @@ impl Store for Link {
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         self.trip_for(vec![hold.subject], |model, now| model.slots.hold(hold, now))
             .await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.trip_for(vec![hold.subject], |model, now| {
+            model.slots.renew(hold, now)
+        })
+        .await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::store::{Held, Hold};
+use tidegate_core::store::{Held, Hold, Source};
 use tidegate_core::units::Nanos;
 
 /// Who holds a slot of which counter until when.
@@ -11,10 +11,7 @@ pub(super) struct Slots(BTreeMap<u128, BTreeMap<u128, Nanos>>);
 
 impl Slots {
     fn of(&mut self, hold: &Hold<'_>, now: Nanos) -> &mut BTreeMap<u128, Nanos> {
-        let slots = self
-            .0
-            .entry(hold.rule.counter(hold.subject, 0))
-            .or_default();
+        let slots = self.0.entry(hold.counter()).or_default();
         slots.retain(|_, until| *until > now);
         slots
     }
@@ -25,13 +22,25 @@ impl Slots {
         if granted {
             slots.insert(hold.holder, now.plus(hold.lasts));
         }
-        Held {
-            granted,
-            open: u32::try_from(slots.len()).unwrap_or(u32::MAX),
-        }
+        answer(granted, slots)
+    }
+
+    pub(super) fn renew(&mut self, hold: &Hold<'_>, now: Nanos) -> Held {
+        let slots = self.of(hold, now);
+        let own = slots.get_mut(&hold.holder);
+        let granted = own.map(|until| *until = now.plus(hold.lasts)).is_some();
+        answer(granted, slots)
     }
 
     pub(super) fn release(&mut self, hold: &Hold<'_>, now: Nanos) {
         self.of(hold, now).remove(&hold.holder);
+    }
+}
+
+fn answer(granted: bool, slots: &BTreeMap<u128, Nanos>) -> Held {
+    Held {
+        granted,
+        open: u32::try_from(slots.len()).unwrap_or(u32::MAX),
+        source: Source::Exact,
     }
 }

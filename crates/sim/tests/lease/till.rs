@@ -10,7 +10,7 @@ use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
     Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Life, Outcome, Refund, Refunded,
-    Role, Seed, Source, Store, StoreError, Terms,
+    Reserve, Role, Seed, Settle, Settled, Source, Store, StoreError, Terms,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -157,12 +157,24 @@ impl Store for Till {
         self.trip(self.0.memory.force(set)).await
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.trip(self.0.memory.reserve(reserve)).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.trip(self.0.memory.settle(settle)).await
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         self.trip(self.0.memory.seed(seeds)).await
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         self.trip(self.0.memory.hold(hold)).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.trip(self.0.memory.renew(hold)).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {

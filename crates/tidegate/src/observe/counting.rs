@@ -11,7 +11,7 @@ use tidegate_core::engine::{Decision, Fate, LimitView};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::request::Edge;
 use tidegate_core::rules::RuleSet;
-use tidegate_core::store::Single;
+use tidegate_core::store::{Role, Single};
 use tidegate_core::units::Nanos;
 
 use super::metrics::Metrics;
@@ -36,6 +36,11 @@ impl Metrics {
     /// Calls `with` on the series of the rule that binds a decision.
     pub fn with_binding<T>(&self, decision: &Decision, with: impl FnOnce(&RuleSeries) -> T) -> T {
         self.with_rule(decision, decision.binding().as_ref(), with)
+    }
+
+    /// Calls `with` on the series of a rule.
+    pub fn with_named<T>(&self, rule: &str, with: impl FnOnce(&RuleSeries) -> T) -> T {
+        with(&self.find_one(Some(rule)))
     }
 
     fn with_rule<T>(
@@ -98,6 +103,19 @@ impl Observer for Metrics {
                 family,
                 answer,
             } => self.with_family(family, |series| count_single(series, *edge, answer)),
+            Event::Full {
+                edge,
+                opening,
+                source,
+            } => {
+                let outcome = match opening.role {
+                    Role::Shadow => Outcome::ShadowDeny,
+                    Role::Enforce | Role::Quota => Outcome::Deny,
+                };
+                self.with_named(opening.rule.name().as_str(), |series| {
+                    series.decisions(*edge, outcome, *source).inc();
+                });
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ use super::histogram::Histogram;
 use super::process;
 use super::series::{Counter, Gauge, Outcome, RuleSeries};
 use super::store::StoreFacts;
+use crate::limiter::OpenRequests;
 
 /// The statuses answers are counted by; anything else is `other`.
 const STATUSES: [u16; 15] = [
@@ -57,6 +58,8 @@ pub struct Metrics {
     pub lines_dropped: Gauge,
     /// How the rules were last loaded.
     pub reload: Reload,
+    /// What is open under each rule that limits it.
+    open: Mutex<Vec<OpenRequests>>,
 }
 
 /// How loading the rules went.
@@ -91,6 +94,7 @@ impl Default for Metrics {
             lines_skipped: Counter::default(),
             lines_dropped: Gauge::default(),
             reload: Reload::default(),
+            open: Mutex::default(),
         }
     }
 }
@@ -200,10 +204,16 @@ impl Metrics {
         }
     }
 
+    /// Takes note of what is open, for the page.
+    pub fn note_open(&self, open: Vec<OpenRequests>) {
+        *self.open.lock() = open;
+    }
+
     /// Writes the page.
     pub fn expose(&self, version: &str, store: &StoreFacts) -> String {
         let mut page = Exposition::default();
         self.expose_decisions(&mut page);
+        self.expose_open(&mut page);
         self.expose_answers(&mut page);
         self.expose_log(&mut page);
         self.expose_reload(&mut page);
@@ -256,6 +266,28 @@ impl Metrics {
             "Rules counted together as `other` because there are too many.",
             self.rules_dropped.get(),
         );
+    }
+
+    fn expose_open(&self, page: &mut Exposition) {
+        let open = self.open.lock();
+        page.family(
+            "tidegate_open_requests",
+            Kind::Gauge,
+            "Slots taken or renewed at this node, and neither given back there nor ended.",
+        );
+        for of in open.iter() {
+            page.sample(&[("rule", of.rule.as_str())], of.open);
+        }
+        page.family(
+            "tidegate_adaptive_limit",
+            Kind::Gauge,
+            "The lowest limit on open requests that this node has found for a subject of the rule.",
+        );
+        for of in open.iter() {
+            if let Some(limit) = of.adaptive {
+                page.sample(&[("rule", of.rule.as_str())], limit);
+            }
+        }
     }
 
     fn expose_answers(&self, page: &mut Exposition) {

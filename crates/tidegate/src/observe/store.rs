@@ -18,10 +18,10 @@ pub enum StoreFacts<'a> {
         series: &'a SharedSeries,
         /// How its clock is, once it has answered.
         clock: Option<ClockReading>,
-        /// By how many units each lenient rule may be exceeded.
-        overshoot: BTreeMap<Box<str>, u64>,
         /// What became of units drawn in advance.
         leases: LeaseFacts,
+        /// By how many units each lenient rule may be exceeded.
+        overshoot: BTreeMap<Box<str>, u64>,
     },
 }
 
@@ -37,13 +37,13 @@ impl StoreFacts<'_> {
             StoreFacts::Shared {
                 series,
                 clock,
-                overshoot,
                 leases,
+                overshoot,
             } => {
                 series.expose(page);
                 expose_clock(page, clock.as_ref());
-                expose_overshoot(page, overshoot);
                 leases::expose(page, leases);
+                expose_overshoot(page, overshoot);
             }
         }
     }

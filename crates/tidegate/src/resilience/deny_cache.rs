@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tidegate_core::algorithms::{Figures, Limit, Retry, Verdict};
 use tidegate_core::store::{
     Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Outcome, Reading, Refund,
-    Refunded, Role, Seed, Source, Store, StoreError,
+    Refunded, Reserve, Role, Seed, Settle, Settled, Source, Store, StoreError,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -43,7 +43,14 @@ struct Denial {
     at: Nanos,
     until: Nanos,
     /// What every limit of that request said, by counter and limit.
-    said: SmallVec<[(u128, u32, Reading); 2]>,
+    said: SmallVec<[(u128, Said, Reading); 2]>,
+}
+
+/// Under which limit something was said, and up to how much of it: its tag and capacity.
+type Said = (u32, u64);
+
+fn said_under(limit: &Limit) -> Said {
+    (limit.tag(), limit.capacity())
 }
 
 impl<S: Store, R: Runtime> DenyCache<S, R> {
@@ -94,7 +101,7 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
             let each = set.charges.iter().zip(&outcome.readings);
             each.map(|(charge, reading)| {
                 let told = held(*reading, hold(charge));
-                (charge.counter(), charge.limit.tag(), told)
+                (charge.counter(), said_under(&charge.limit), told)
             })
         };
         for (charge, reading) in set.charges.iter().zip(&outcome.readings) {
@@ -179,8 +186,8 @@ impl Denial {
     fn again(&self, set: &ChargeSet<'_>, passed: Nanos) -> Option<Outcome> {
         let readings = set.charges.iter().map(|charge| {
             let mut said = self.said.iter();
-            let found = said.find(|(counter, tag, _)| {
-                *counter == charge.counter() && *tag == charge.limit.tag()
+            let found = said.find(|(counter, under, _)| {
+                *counter == charge.counter() && *under == said_under(&charge.limit)
             });
             found.map(|(_, _, reading)| later(*reading, passed))
         });
@@ -264,12 +271,35 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         self.store.force(set).await
     }
 
+    /// A refusal that is known stands for an estimate too. One that passed has perhaps brought others
+    /// back: what was refused of the same counters is asked about again.
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        if let Some(known) = self.known(&reserve.set) {
+            return Ok(known);
+        }
+        let sent = self.runtime.now();
+        let outcome = self.store.reserve(reserve).await?;
+        self.forget(&reserve.set);
+        self.remember(&reserve.set, &outcome, sent);
+        Ok(outcome)
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        let settled = self.store.settle(settle).await;
+        self.forget(&settle.set);
+        settled
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         self.store.seed(seeds).await
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         self.store.hold(hold).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.store.renew(hold).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {

@@ -10,20 +10,21 @@ use std::sync::Arc;
 use smallvec::smallvec;
 use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, Probe, Reading,
-    Refund, Refunded, Seed, Slot, Source, Store, StoreError,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Kept, Life, NodeId, Outcome, Probe,
+    Reading, Refund, Refunded, Reserve, Seed, Settle, Settled, Slot, Source, Store, StoreError,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
 use super::clock_watch::ClockReading;
 use super::event::Watcher;
-use super::guard::doubtful;
+use super::guard::{LATE, doubtful};
 use super::lease::Lender;
+use super::local::slots_of;
 use super::memory::Memory;
 use super::node::Node;
 use super::settings::Settings;
-use super::undo::{Readings, before, refund_of};
+use super::undo::{Manner, Readings, before, refund_of, unused};
 use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
@@ -110,18 +111,23 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
     }
 
     /// Charges a set, without the store if it is later than `until` or would be.
-    pub(super) async fn charge_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Outcome {
+    pub(super) async fn charge_by(
+        &self,
+        until: Nanos,
+        set: &ChargeSet<'_>,
+        manner: Manner,
+    ) -> Outcome {
         let node = &self.node;
         if !node.decides(set) {
             let sent = node.runtime.now();
-            let answer = node.guard.charge_by(until, set).await;
+            let answer = node.guard.charge_by(until, set, manner).await;
             if let Ok(outcome) = answer
                 && node.believes(set, &outcome, sent)
             {
                 return outcome;
             }
         }
-        self.decide_locally(set)
+        self.decide_locally(set, manner)
     }
 
     /// What `charge_by` would answer.
@@ -144,17 +150,28 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         set: &ChargeSet<'_>,
         outcome: Outcome,
         life: Option<Life>,
+        manner: Manner,
     ) -> Readings {
         if outcome.source == Source::Fallback {
-            return self.take_back_locally(set, &outcome);
+            return self.take_back_locally(set, &outcome, manner);
         }
         let readings = before(set, &outcome);
-        self.node.guard.give_back(set, outcome, life);
+        self.node.guard.give_back(set, outcome, life, manner);
         readings
     }
 
-    fn take_back_locally(&self, set: &ChargeSet<'_>, outcome: &Outcome) -> Readings {
+    fn take_back_locally(
+        &self,
+        set: &ChargeSet<'_>,
+        outcome: &Outcome,
+        manner: Manner,
+    ) -> Readings {
         let (node, memory) = (&self.node, &self.node.memory);
+        if let Manner::Reserve { id, lasts } = manner {
+            memory
+                .reserved
+                .close(&unused(id, lasts, set.clone(), outcome));
+        }
         let division = |counter| node.division(counter);
         let now = node.store_time();
         let refund = refund_of(&node.runtime, set.clone(), outcome);
@@ -164,15 +181,39 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
     }
 
     /// Decides by this node's shares.
-    pub(super) fn decide_locally(&self, set: &ChargeSet<'_>) -> Outcome {
+    pub(super) fn decide_locally(&self, set: &ChargeSet<'_>, manner: Manner) -> Outcome {
         let (node, memory) = (&self.node, &self.node.memory);
         let division = |counter| node.division(counter);
         let (mirror, now) = (&memory.mirror, node.store_time());
         let outcome = memory.local.charge(set, division, mirror, now);
         if outcome.admitted {
             node.owes();
+            if let Manner::Reserve { id, lasts } = manner {
+                let set = set.clone();
+                memory.reserved.enter(&Reserve { id, lasts, set }, &outcome);
+            }
         }
         outcome
+    }
+
+    /// Corrects an estimate that was admitted here without the store: here as long as the store does not
+    /// know of it, and there once it was told. What is lost on the way stays charged.
+    async fn correct(&self, settle: &Settle<'_>, found: &[Kept]) -> Answer<()> {
+        let more = settle.charged_on_top(found);
+        if !more.charges.is_empty() {
+            self.force(&more).await?;
+        }
+        let back = settle.given_back(found);
+        if !back.charges.is_empty() {
+            let refund = Refund {
+                id: settle.id,
+                charged: settle.charged,
+                until: self.time().plus(LATE),
+                set: back,
+            };
+            let _lost_or_done = self.refund(&refund).await;
+        }
+        Ok(())
     }
 }
 
@@ -207,7 +248,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Lender for Fallback<S, R> {
 
 impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        Ok(self.charge_by(Nanos::MAX, set).await)
+        Ok(self.charge_by(Nanos::MAX, set, Manner::Charge).await)
     }
 
     /// Those that need the store are asked about together.
@@ -228,8 +269,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
             outcomes[*i] = believed;
         }
         let decided = outcomes.into_iter().zip(sets);
-        let decided =
-            decided.map(|(outcome, set)| Ok(outcome.unwrap_or_else(|| self.decide_locally(set))));
+        let decided = decided.map(|(outcome, set)| {
+            Ok(outcome.unwrap_or_else(|| self.decide_locally(set, Manner::Charge)))
+        });
         decided.collect()
     }
 
@@ -287,26 +329,83 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         Ok(outcome)
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        let manner = Manner::of(reserve);
+        Ok(self.charge_by(Nanos::MAX, &reserve.set, manner).await)
+    }
+
+    /// What the store remembers only the store can settle: while it cannot be asked this is an error, and
+    /// may be asked again.
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        let found = self.node.memory.reserved.close(settle);
+        if found.iter().all(|kept| *kept == Kept::Nothing) {
+            return self.node.guard.settle(settle).await;
+        }
+        self.correct(settle, &found).await?;
+        Ok(settle.outcome(&found, self.time()))
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         self.node.guard.seed(seeds).await
     }
 
+    /// A slot that the store gave is remembered here too: it is put back if the store loses it, and
+    /// counts toward this node's share while the store is away.
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        if let Ok(held) = self.node.guard.hold(hold).await {
+        let (node, slots) = (&self.node, &self.node.memory.slots);
+        let sent = node.runtime.now();
+        let asked = node.is_exact();
+        if asked
+            && let Ok(held) = node.guard.hold(hold).await
+            && node.believes_slots()
+        {
+            if held.granted {
+                slots.given(hold, sent);
+            }
             return Ok(held);
         }
-        let division = self.node.division(hold.rule.counter(hold.subject, 0));
-        Ok(self
-            .node
-            .memory
-            .local
-            .hold(hold, division, self.node.store_time()))
+        let share = slots_of(hold, node.division(hold.counter()));
+        let held = slots.take(hold, share, node.runtime.now());
+        if asked && !held.granted {
+            slots.leaves(hold, node.runtime.now()); // its answer may only be late
+        }
+        Ok(held)
     }
 
-    /// Wherever the slot was taken.
+    /// Without the store, a slot that this node knows lasts on. Of others nothing can be said.
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        let (node, slots) = (&self.node, &self.node.memory.slots);
+        let sent = node.runtime.now();
+        let was_open = slots.is_open(hold, sent);
+        let answer = match node.is_exact() {
+            true if slots.is_only_here(hold, sent) => node.register(hold).await,
+            true => node.guard.renew(hold).await,
+            false => Err(doubtful()),
+        };
+        let now = node.runtime.now();
+        let believed = answer.is_ok() && node.believes_slots();
+        match answer {
+            Ok(held) if believed => {
+                match (held.granted, was_open && !slots.is_open(hold, now)) {
+                    (true, false) => slots.given(hold, sent),
+                    (true, true) => {} // given back meanwhile
+                    (false, _) => slots.left(hold),
+                }
+                Ok(held)
+            }
+            Ok(_) => slots.renew(hold, now).ok_or_else(|| doubtful()),
+            Err(error) => slots.renew(hold, now).ok_or(error),
+        }
+    }
+
+    /// Wherever the slot was taken. If the store cannot be told now, it will be.
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.node.memory.local.release(hold, self.node.store_time());
-        self.node.guard.release(hold).await
+        let (node, slots) = (&self.node, &self.node.memory.slots);
+        slots.leaves(hold, node.runtime.now());
+        if node.is_exact() && node.guard.release(hold).await.is_ok() {
+            slots.left(hold);
+        }
+        Ok(())
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {

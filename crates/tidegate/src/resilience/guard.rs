@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, Probe, Refund,
-    Refunded, Seed, Slot, Store, StoreError, Vitals,
+    Refunded, Reserve, Seed, Settle, Settled, Slot, Store, StoreError, Vitals,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -22,7 +22,7 @@ use super::deadline::{budget_of, within};
 use super::event::{Event, Watcher};
 use super::owned::OwnedSet;
 use super::settings::Settings;
-use super::undo::refund_of;
+use super::undo::{Manner, refund_of, unused};
 use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
@@ -175,6 +175,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         }
     }
 
+    /// A call about a slot, which has the budget of its rule.
+    async fn call_of<T>(
+        &self,
+        hold: &Hold<'_>,
+        call: impl Future<Output = Answer<T>> + Send,
+    ) -> Answer<T> {
+        let budget = hold.terms.budget.unwrap_or(self.budget);
+        self.call_by(Nanos::MAX, budget, call).await
+    }
+
     /// Whether counters have left this store: that it does not have them is no failure of its own.
     fn left(&self, set: &ChargeSet<'_>) -> bool {
         let mut charges = set.charges.iter();
@@ -200,8 +210,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     /// Charges a set, as long as it is not `until` yet.
-    pub(super) async fn charge_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let mut answers = self.charge_all(until, &[set]).await?;
+    pub(super) async fn charge_by(
+        &self,
+        until: Nanos,
+        set: &ChargeSet<'_>,
+        manner: Manner,
+    ) -> Answer<Outcome> {
+        let mut answers = self.charge_all(until, &[set], manner).await?;
         let answer = answers.pop();
         answer.unwrap_or_else(|| Err(away(Away::Silent, Nanos::ZERO)))
     }
@@ -248,13 +263,17 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     /// Charges sets that will be waited for even if nobody does any more.
-    fn charging(&self, sets: &[&ChargeSet<'_>]) -> Answer<Charging> {
+    fn charging(&self, sets: &[&ChargeSet<'_>], manner: Manner) -> Answer<Charging> {
         let store = Arc::clone(self.store()?);
         let owned: Vec<OwnedSet> = sets.iter().map(|set| OwnedSet::of(set)).collect();
         Ok(Box::pin(async move {
-            let answers = match owned.as_slice() {
-                [only] => vec![store.charge(&only.set()).await],
-                several => {
+            let answers = match (owned.as_slice(), manner) {
+                ([only], Manner::Charge) => vec![store.charge(&only.set()).await],
+                ([only], Manner::Reserve { id, lasts }) => {
+                    let set = only.set();
+                    vec![store.reserve(&Reserve { id, lasts, set }).await]
+                }
+                (several, _) => {
                     let sets: Vec<ChargeSet<'_>> = several.iter().map(OwnedSet::set).collect();
                     store.charge_each(&sets.iter().collect::<Vec<_>>()).await
                 }
@@ -267,11 +286,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         &self,
         until: Nanos,
         sets: &[&ChargeSet<'_>],
+        manner: Manner,
     ) -> Answer<Vec<Answer<Outcome>>> {
         let _place = self.enter()?;
         let (budget, life) = (self.budget_of(sets), self.life());
         let remains = self.remains(until, budget)?;
-        let mut charging = self.charging(sets)?;
+        let mut charging = self.charging(sets, manner)?;
         match within(&self.runtime, remains, charging.as_mut()).await {
             Some((_, answers)) => {
                 let answers = sets.iter().zip(answers);
@@ -283,14 +303,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
                 Ok(counted.collect())
             }
             None => {
-                self.wait_on(charging, life);
+                self.wait_on(charging, life, manner);
                 self.late(remains, budget)
             }
         }
     }
 
     /// Waits on for answers that nobody else waits for, and gives back what they charged.
-    fn wait_on(&self, mut charging: Charging, life: Option<Life>) {
+    fn wait_on(&self, mut charging: Charging, life: Option<Life>, manner: Manner) {
         let (Some(place), Some(store)) = (self.late.enter(), self.store.clone()) else {
             return; // it stays charged, which refuses too much rather than too little
         };
@@ -304,7 +324,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
                     && outcome.admitted
                     && store.life() == life
                 {
-                    refund_once(&*store, &runtime, set, &outcome).await;
+                    undo_once(&*store, &runtime, set, &outcome, manner).await;
                 }
             }
             drop(place);
@@ -314,7 +334,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     /// Gives a charge back that was made a moment ago, in the background: the request that it was for
     /// was refused elsewhere. What cannot be given back stays charged. `life` is the store's before the
     /// charge: one that has lost it must not give it back.
-    pub(super) fn give_back(&self, set: &ChargeSet<'_>, outcome: Outcome, life: Option<Life>) {
+    pub(super) fn give_back(
+        &self,
+        set: &ChargeSet<'_>,
+        outcome: Outcome,
+        life: Option<Life>,
+        manner: Manner,
+    ) {
         if self.is_open() {
             return;
         }
@@ -324,33 +350,41 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         let (runtime, set) = (self.runtime.clone(), OwnedSet::of(set));
         self.runtime.spawn(async move {
             if store.life() == life {
-                refund_once(&*store, &runtime, &set, &outcome).await;
+                undo_once(&*store, &runtime, &set, &outcome, manner).await;
             }
             drop(place);
         });
     }
 }
 
-async fn refund_once<S: Store, R: Runtime>(
+/// Lost or not, it is not sent again.
+async fn undo_once<S: Store, R: Runtime>(
     store: &S,
     runtime: &R,
     set: &OwnedSet,
     outcome: &Outcome,
+    manner: Manner,
 ) {
-    let refund = refund_of(runtime, set.set(), outcome);
-    let refunding = pin!(store.refund(&refund));
-    // Lost or not, it is not sent again.
-    let _lost_or_done = within(runtime, LATE, refunding).await;
+    match manner {
+        Manner::Charge => {
+            let refund = refund_of(runtime, set.set(), outcome);
+            let _lost_or_done = within(runtime, LATE, pin!(store.refund(&refund))).await;
+        }
+        Manner::Reserve { id, lasts } => {
+            let settle = unused(id, lasts, set.set(), outcome);
+            let _lost_or_done = within(runtime, LATE, pin!(store.settle(&settle))).await;
+        }
+    }
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.charge_by(Nanos::MAX, set).await
+        self.charge_by(Nanos::MAX, set, Manner::Charge).await
     }
 
     /// One deadline for all of them.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
-        match self.charge_all(Nanos::MAX, sets).await {
+        match self.charge_all(Nanos::MAX, sets, Manner::Charge).await {
             Ok(answers) => answers,
             Err(StoreError::Unavailable { waited, .. }) => {
                 let late = |_: &&ChargeSet<'_>| Err(away(Away::Late, waited));
@@ -383,6 +417,17 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
         self.call_by(Nanos::MAX, budget, forcing).await
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        let manner = Manner::of(reserve);
+        self.charge_by(Nanos::MAX, &reserve.set, manner).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        let budget = self.budget_of(&[&settle.set]).max(self.budget);
+        let settling = self.store()?.settle(settle);
+        self.call_by(Nanos::MAX, budget, settling).await
+    }
+
     /// No decision waits for it: it has the time that debts have.
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         let _place = self.enter()?;
@@ -392,11 +437,15 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.call(self.store()?.hold(hold)).await
+        self.call_of(hold, self.store()?.hold(hold)).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.call_of(hold, self.store()?.renew(hold)).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.call(self.store()?.release(hold)).await
+        self.call_of(hold, self.store()?.release(hold)).await
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {

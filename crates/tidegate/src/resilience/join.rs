@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::Poll;
 
 /// The answers of all `calls`, in order. They are under way at the same time.
-pub(super) async fn join_all<F: Future>(calls: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+pub(crate) async fn join_all<F: Future>(calls: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut calls: Vec<Pin<Box<F>>> = calls.into_iter().map(Box::pin).collect();
     let mut answers: Vec<Option<F::Output>> = calls.iter().map(|_| None).collect();
     poll_fn(|context| {

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Division, Figures, Limit, Retry, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Held, Hold, Inspection, OnStoreFailure, Outcome, Reading, Refund, Refunded,
-    Role, Seed, Source,
+    Charge, ChargeSet, Hold, Inspection, OnStoreFailure, Outcome, Reading, Refund, Refunded, Role,
+    Seed, Source,
 };
 use tidegate_core::units::Nanos;
 
@@ -195,21 +195,6 @@ impl Local {
         each.collect()
     }
 
-    /// Takes or renews a slot of this node's share of them.
-    pub(super) fn hold(&self, hold: &Hold<'_>, division: Division, now: Nanos) -> Held {
-        let most = division.units(u64::from(hold.most));
-        let share = Hold {
-            most: u32::try_from(most).unwrap_or(hold.most),
-            ..*hold
-        };
-        self.memory.hold_at(&share, now)
-    }
-
-    /// Gives a slot back.
-    pub(super) fn release(&self, hold: &Hold<'_>, now: Nanos) {
-        self.memory.release_at(hold, now);
-    }
-
     /// Forgets counters that were reset on purpose.
     pub(super) fn reset(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
         for charge in &set.charges {
@@ -246,6 +231,18 @@ fn share_of(charge: &Charge<'_>, division: Division) -> Option<Limit> {
         (OnStoreFailure::Deny, Role::Enforce | Role::Quota) => None,
         (OnStoreFailure::Allow, _) => Some(charge.limit.as_ref().clone()),
         (OnStoreFailure::Local | OnStoreFailure::Deny, _) => charge.limit.share(division),
+    }
+}
+
+/// How many slots this node may give without the store.
+pub(super) fn slots_of(hold: &Hold<'_>, division: Division) -> u32 {
+    match hold.terms.on_failure {
+        OnStoreFailure::Deny => 0,
+        OnStoreFailure::Allow => hold.most,
+        OnStoreFailure::Local => {
+            let share = division.units(u64::from(hold.most));
+            u32::try_from(share).unwrap_or(hold.most).min(hold.most)
+        }
     }
 }
 

@@ -8,6 +8,8 @@ use tidegate_core::units::Nanos;
 
 use super::local::Local;
 use super::mirror::Mirror;
+use super::open_slots::OpenSlots;
+use super::reserved::Reserved;
 use super::settings::Settings;
 
 /// The memory of one node.
@@ -16,6 +18,10 @@ pub(super) struct Memory {
     pub(super) mirror: Mirror,
     /// The shares that decide without a store, and what is owed of them.
     pub(super) local: Local,
+    /// The slots that it has given out.
+    pub(super) slots: OpenSlots,
+    /// Estimates admitted that way, until they are settled.
+    pub(super) reserved: Reserved,
 }
 
 impl Memory {
@@ -24,6 +30,8 @@ impl Memory {
         Memory {
             mirror: Mirror::new(settings.remembered),
             local: Local::new(wall, settings.remembered),
+            slots: OpenSlots::new(settings.remembered),
+            reserved: Reserved::new(settings.remembered),
         }
     }
 }

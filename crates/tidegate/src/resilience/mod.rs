@@ -5,8 +5,9 @@
 //! sets that it may have to `split`; `spread` divides a request among the parts of
 //! a store; `fallback` decides by this node's share of each limit (`local`) when a part cannot be asked
 //! or believed; `guard` is the part behind `deadline`, `bulkhead` and `breaker`. Beside them `node`
-//! pings, puts the `mirror` back into a part that lost counts, and charges what is `owed`; both are the
-//! `memory` that all parts share. `standing` knows when a part may be believed and who else shares it;
+//! pings, puts the `mirror` and the `open_slots` back into a part that lost them, and charges what is
+//! `owed`; these and what was `reserved` here are the `memory` that all parts share. `standing` knows when
+//! a part may be believed and who else shares it;
 //! `store_clock` tells its time and `clock_watch` whether it is off. Each is a store around a store or
 //! a pure state machine, and none knows which store it is. Time, tasks and chance come from a
 //! [`Runtime`], so the simulator runs this very code.
@@ -27,8 +28,10 @@ mod local;
 mod memory;
 mod mirror;
 mod node;
+mod open_slots;
 mod owed;
 mod owned;
+mod reserved;
 mod settings;
 mod split;
 mod spread;
@@ -46,6 +49,7 @@ pub use self::clock_watch::{ClockNews, ClockReading, ClockWatch, Level, Offset, 
 pub use self::deny_cache::DenyCache;
 pub use self::event::{Event, Watcher};
 pub use self::fallback::Fallback;
+pub(crate) use self::join::join_all;
 pub use self::lease::{Lease, LeaseFacts, Lender};
 pub use self::lenient::{Lenient, Nodes};
 pub use self::settings::{BreakerSettings, Settings};

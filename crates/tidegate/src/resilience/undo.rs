@@ -1,7 +1,10 @@
 //! Taking back a charge: what is refunded, and how the limits stood before it.
+//!
+//! A reservation is taken back by settling it with nothing used: refunded, it would come back once more
+//! at its end.
 
 use smallvec::SmallVec;
-use tidegate_core::store::{Charge, ChargeSet, Outcome, Reading, Refund};
+use tidegate_core::store::{Charge, ChargeSet, Outcome, Reading, Refund, Reserve, Settle, Used};
 use tidegate_core::units::Nanos;
 
 use super::guard::LATE;
@@ -10,15 +13,54 @@ use crate::runtime::Runtime;
 /// One per charge of a set, in order.
 pub(super) type Readings = SmallVec<[Reading; 4]>;
 
+/// What a set is charged for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Manner {
+    /// A request, for good.
+    Charge,
+    /// An estimate that will be settled.
+    Reserve { id: u128, lasts: Nanos },
+}
+
+impl Manner {
+    pub(super) fn of(reserve: &Reserve<'_>) -> Self {
+        Manner::Reserve {
+            id: reserve.id,
+            lasts: reserve.lasts,
+        }
+    }
+}
+
+/// The settlement of a reservation of which nothing was used.
+pub(super) fn unused<'a>(
+    id: u128,
+    lasts: Nanos,
+    mut set: ChargeSet<'a>,
+    outcome: &Outcome,
+) -> Settle<'a> {
+    keep_charged(&mut set, outcome);
+    Settle {
+        id,
+        charged: outcome.at,
+        until: outcome.at.plus(lasts),
+        used: Used::Known(set.charges.iter().map(|_| 0).collect()),
+        set,
+    }
+}
+
+fn keep_charged(set: &mut ChargeSet<'_>, outcome: &Outcome) {
+    let mut readings = outcome.readings.iter();
+    let allowed = |_: &mut Charge<'_>| readings.next().is_some_and(|r| r.verdict.allows());
+    set.charges.retain(allowed);
+}
+
 /// A refund of all that `outcome` charged, under an id of its own.
 pub(super) fn refund_of<'a, R: Runtime>(
     runtime: &R,
     mut set: ChargeSet<'a>,
     outcome: &Outcome,
 ) -> Refund<'a> {
-    let mut readings = outcome.readings.iter();
-    let allowed = |_: &mut Charge<'_>| readings.next().is_some_and(|r| r.verdict.allows());
-    set.charges.retain(allowed);
+    keep_charged(&mut set, outcome);
     let resets = outcome.readings.iter().map(|r| r.figures.reset_after);
     Refund {
         id: u128::from(runtime.random()) << 64 | u128::from(runtime.random()),

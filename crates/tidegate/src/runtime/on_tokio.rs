@@ -1,11 +1,12 @@
 //! The runtime of production: the machine's clock and tokio.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use tidegate_core::units::Nanos;
+use tokio::runtime::Handle;
 
 use super::{Runtime, mix};
 
@@ -14,6 +15,8 @@ use super::{Runtime, mix};
 pub struct TokioRuntime {
     started: Instant,
     drawn: Arc<AtomicU64>,
+    /// The tasks' home, once it was seen: what is dropped outside of it has to be let go all the same.
+    home: Arc<OnceLock<Handle>>,
 }
 
 impl TokioRuntime {
@@ -25,6 +28,7 @@ impl TokioRuntime {
         Ok(TokioRuntime {
             started: Instant::now(),
             drawn: Arc::new(AtomicU64::new(getrandom::u64()?)),
+            home: Arc::default(),
         })
     }
 }
@@ -43,7 +47,16 @@ impl Runtime for TokioRuntime {
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        tokio::spawn(task);
+        match Handle::try_current() {
+            Ok(here) => {
+                let _home = self.home.get_or_init(|| here.clone());
+                here.spawn(task);
+            }
+            Err(_) => {
+                let home = self.home.get();
+                home.expect("the first task is spawned by one").spawn(task);
+            }
+        }
     }
 
     fn random(&self) -> u64 {

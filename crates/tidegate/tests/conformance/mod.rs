@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, Spec, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Hold, Inspection, Outcome, Refund, Refunded, Role, Seed, Source, Store,
-    Terms,
+    Charge, ChargeSet, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Role, Seed, Settle,
+    Settled, Source, Store, Terms, Used,
 };
 use tidegate_core::subject::{Fingerprint, FingerprintKey, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -35,6 +35,8 @@ macro_rules! every_claim {
             each_algorithm_admits_its_limit_and_no_more
             a_reading_stands_after_the_charge_or_as_found
             a_refusal_by_the_last_limit_leaves_the_others_as_they_were
+            a_ceiling_leaves_the_rest_to_those_who_may_use_more
+            a_refusal_by_a_ceiling_leaves_the_others_as_they_were
             a_shadow_never_refuses_and_is_charged_only_with_the_request
             quotas_refuse_only_when_none_has_room
             a_counter_named_twice_is_charged_twice
@@ -45,8 +47,18 @@ macro_rules! every_claim {
             a_refund_is_capped_by_what_has_not_drained
             a_grant_takes_half_of_what_is_left_at_most
             a_forced_charge_is_a_debt
+            a_reservation_is_charged_and_settled_once
+            more_than_was_estimated_is_a_debt
+            an_estimate_comes_back_with_the_next_reservation_after_its_end
+            who_settles_after_the_estimate_came_back_is_charged_once
+            who_settles_too_late_changes_nothing
+            a_reservation_is_all_or_nothing_and_a_refused_one_leaves_nothing
+            a_late_settlement_gives_back_only_what_has_not_drained
+            reservations_of_one_counter_do_not_touch_each_other
             a_seed_raises_a_counter_and_never_lowers_it
             slots_are_held_renewed_released_and_expire
+            a_renewal_takes_no_slot
+            slots_of_subjects_and_rules_are_apart
             inspection_shows_use_and_reset_forgets_it
             a_changed_limit_keeps_what_was_used
             debt_under_a_smaller_limit_is_twice_that_limit
@@ -191,6 +203,52 @@ pub async fn a_refusal_by_the_last_limit_leaves_the_others_as_they_were(rig: &im
             after.map(|i| i.map(|i| i.used))
         );
         assert_eq!(used(rig, &fresh, &wide).await, 0, "{algorithm}");
+    }
+}
+
+pub async fn a_ceiling_leaves_the_rest_to_those_who_may_use_more(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let (counter, all) = (Counter::new(), limit(rig, algorithm, 20));
+        let [low, middle] = [16, 19].map(|units| all.up_to(units));
+        let mut admitted = [0; 3];
+        for (i, limit) in [&low, &middle, &all, &low].into_iter().enumerate() {
+            for _ in 0..21 {
+                let outcome = charge(rig, [counter.enforce(limit, 1)]).await;
+                admitted[i % 3] += u64::from(outcome.admitted);
+                let left = limit.capacity().saturating_sub(admitted.iter().sum());
+                let told = outcome.readings[0].figures.remaining;
+                assert_eq!(told, left, "{algorithm}: {admitted:?}");
+            }
+        }
+        assert_eq!(admitted, [16, 3, 1], "{algorithm}");
+        assert_eq!(used(rig, &counter, &all).await, 20, "{algorithm}");
+        let too_much = charge(rig, [counter.enforce(&low, 17)]).await;
+        let never = Verdict::Deny {
+            retry: Retry::Never,
+        };
+        assert_eq!(too_much.readings[0].verdict, never, "{algorithm}");
+    }
+}
+
+pub async fn a_refusal_by_a_ceiling_leaves_the_others_as_they_were(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let all = limit(rig, algorithm, 10);
+        let low = all.up_to(8);
+        // Of one subject, so that they are charged in one step by every store.
+        let shared = Counter::new();
+        let wide = Counter {
+            rule: RuleName::new("wide"),
+            subject: shared.subject,
+        };
+        charge(rig, [shared.enforce(&all, 8)]).await;
+        let both = |limit| [wide.enforce(&all, 1), shared.enforce(limit, 1)];
+        let refused = charge(rig, both(&low)).await;
+        assert!(!refused.admitted, "{algorithm}");
+        assert_eq!(used(rig, &wide, &all).await, 0, "{algorithm}");
+        assert_eq!(used(rig, &shared, &all).await, 8, "{algorithm}");
+        assert!(charge(rig, both(&all)).await.admitted, "{algorithm}");
+        assert_eq!(used(rig, &wide, &all).await, 1, "{algorithm}");
+        assert_eq!(used(rig, &shared, &all).await, 9, "{algorithm}");
     }
 }
 
@@ -370,13 +428,7 @@ pub async fn a_seed_raises_a_counter_and_never_lowers_it(rig: &impl Rig) {
 
 pub async fn slots_are_held_renewed_released_and_expire(rig: &impl Rig) {
     let counter = Counter::new();
-    let hold = |holder| Hold {
-        subject: counter.subject,
-        rule: &counter.rule,
-        holder,
-        most: 2,
-        lasts: Nanos::from_secs(10),
-    };
+    let hold = |holder| slot(&counter, holder, 2);
     let take = async |holder| {
         let held = rig.store().hold(&hold(holder)).await;
         let held = held.expect("a store that answers");
@@ -400,6 +452,58 @@ pub async fn slots_are_held_renewed_released_and_expire(rig: &impl Rig) {
         (true, 2),
         "the slot of 2 expired, that of 3 was renewed"
     );
+}
+
+/// However late a renewal comes, what was given back stays so: else a request that has ended would be
+/// open until its slot expires.
+pub async fn a_renewal_takes_no_slot(rig: &impl Rig) {
+    let counter = Counter::new();
+    let hold = |holder| slot(&counter, holder, 2);
+    let renew = async |holder| {
+        let held = rig.store().renew(&hold(holder)).await;
+        let held = held.expect("a store that answers");
+        (held.granted, held.open)
+    };
+    assert_eq!(renew(1).await, (false, 0), "never taken");
+    for holder in [1, 2] {
+        let held = rig.store().hold(&hold(holder)).await;
+        assert!(held.expect("a store that answers").granted);
+    }
+    rig.advance(Nanos::from_secs(6));
+    assert_eq!(renew(1).await, (true, 2), "also where all is taken");
+    rig.advance(Nanos::from_secs(6));
+    assert_eq!(renew(1).await, (true, 1), "by its whole length each time");
+    assert_eq!(renew(2).await, (false, 1), "expired");
+    rig.store().release(&hold(1)).await.expect("a release");
+    assert_eq!(renew(1).await, (false, 0), "given back");
+}
+
+pub async fn slots_of_subjects_and_rules_are_apart(rig: &impl Rig) {
+    let (one, other) = (Counter::new(), Counter::new());
+    let rule = RuleName::new("another");
+    let own = slot(&one, 1, 1);
+    let holds = [
+        (own, true),
+        (slot(&other, 2, 1), true),
+        (Hold { rule: &rule, ..own }, true),
+        (Hold { holder: 3, ..own }, false),
+    ];
+    for (hold, granted) in holds {
+        let held = rig.store().hold(&hold).await.expect("a store that answers");
+        assert_eq!((held.granted, held.open), (granted, 1));
+    }
+}
+
+/// A slot of ten seconds.
+fn slot(counter: &Counter, holder: u128, most: u32) -> Hold<'_> {
+    Hold {
+        subject: counter.subject,
+        rule: &counter.rule,
+        holder,
+        most,
+        lasts: Nanos::from_secs(10),
+        terms: &Terms::USUAL,
+    }
 }
 
 pub async fn inspection_shows_use_and_reset_forgets_it(rig: &impl Rig) {
@@ -478,4 +582,200 @@ pub async fn debt_under_a_smaller_limit_is_twice_that_limit(rig: &impl Rig) {
 fn pairs() -> impl Iterator<Item = (Algorithm, Algorithm)> {
     let both = |old| Algorithm::ALL.map(|new| (old, new));
     Algorithm::ALL.into_iter().flat_map(both)
+}
+
+/// How long reservations of these claims last.
+const LASTS: Nanos = Nanos::from_secs(60);
+
+/// A reservation as a client sees it: made, then settled any number of times.
+pub struct Reserved<'a> {
+    pub outcome: Outcome,
+    id: u128,
+    set: ChargeSet<'a>,
+}
+
+pub async fn reserve<'a, R: Rig>(
+    rig: &R,
+    charges: impl IntoIterator<Item = Charge<'a>>,
+) -> Reserved<'a> {
+    let reserve = Reserve {
+        id: anyone().bits(),
+        lasts: LASTS,
+        set: set(charges),
+    };
+    let outcome = rig.store().reserve(&reserve).await;
+    Reserved {
+        outcome: outcome.expect("a store that answers"),
+        id: reserve.id,
+        set: reserve.set,
+    }
+}
+
+impl Reserved<'_> {
+    pub async fn settle<R: Rig>(&self, rig: &R, used: &[u64]) -> Settled {
+        self.settle_as(rig, Used::Known(used.iter().copied().collect()))
+            .await
+    }
+
+    pub async fn settle_as<R: Rig>(&self, rig: &R, used: Used) -> Settled {
+        let settle = Settle {
+            id: self.id,
+            charged: self.outcome.at,
+            until: self.outcome.at.plus(LASTS),
+            set: self.set.clone(),
+            used,
+        };
+        let settled = rig.store().settle(&settle).await;
+        settled.expect("a store that answers")
+    }
+}
+
+pub async fn a_reservation_is_charged_and_settled_once(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 100));
+        let reserved = reserve(rig, [counter.enforce(&limit, 40)]).await;
+        assert!(reserved.outcome.admitted);
+        assert_eq!(used(rig, &counter, &limit).await, 40, "{algorithm}");
+        assert_eq!(reserved.settle(rig, &[30]).await, Settled::Done);
+        assert_eq!(used(rig, &counter, &limit).await, 30, "{algorithm}");
+        for actual in [0, 30, 90] {
+            assert_eq!(reserved.settle(rig, &[actual]).await, Settled::Already);
+        }
+        assert_eq!(used(rig, &counter, &limit).await, 30, "{algorithm}");
+        let nothing = reserve(rig, [counter.enforce(&limit, 70)]).await;
+        assert!(nothing.outcome.admitted, "{algorithm}");
+        assert_eq!(nothing.settle(rig, &[0]).await, Settled::Done);
+        assert_eq!(used(rig, &counter, &limit).await, 30, "{algorithm}");
+    }
+}
+
+pub async fn more_than_was_estimated_is_a_debt(rig: &impl Rig) {
+    for algorithm in Algorithm::ALL {
+        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 100));
+        let reserved = reserve(rig, [counter.enforce(&limit, 90)]).await;
+        assert_eq!(reserved.settle(rig, &[130]).await, Settled::Done);
+        assert_eq!(used(rig, &counter, &limit).await, 130, "{algorithm}");
+        let refused = reserve(rig, [counter.enforce(&limit, 1)]).await;
+        assert!(!refused.outcome.admitted, "{algorithm}");
+        let huge = Counter::new();
+        let reserved = reserve(rig, [huge.enforce(&limit, 1)]).await;
+        assert_eq!(reserved.settle(rig, &[u64::MAX]).await, Settled::Done);
+        let twice = used(rig, &huge, &limit).await;
+        assert_eq!(twice, 200, "{algorithm}: debt ends at twice the capacity");
+    }
+}
+
+pub async fn an_estimate_comes_back_with_the_next_reservation_after_its_end(rig: &impl Rig) {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog] {
+        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 100));
+        reserve(rig, [counter.enforce(&limit, 60)]).await;
+        let refused = reserve(rig, [counter.enforce(&limit, 50)]).await;
+        assert!(!refused.outcome.admitted, "{algorithm}: not yet");
+        rig.advance(LASTS);
+        let again = reserve(rig, [counter.enforce(&limit, 50)]).await;
+        assert!(again.outcome.admitted, "{algorithm}");
+        let left = again.outcome.readings[0].figures.remaining;
+        assert_eq!((used(rig, &counter, &limit).await, left), (50, 50));
+        // Once only: the next one finds nothing more to bring back.
+        rig.advance(Nanos::from_secs(1));
+        reserve(rig, [counter.enforce(&limit, 10)]).await;
+        assert_eq!(used(rig, &counter, &limit).await, 60, "{algorithm}");
+        // A refused one brings back too.
+        rig.advance(LASTS);
+        let refused = reserve(rig, [counter.enforce(&limit, 101)]).await;
+        assert!(!refused.outcome.admitted);
+        assert_eq!(used(rig, &counter, &limit).await, 0, "{algorithm}");
+    }
+}
+
+pub async fn who_settles_after_the_estimate_came_back_is_charged_once(rig: &impl Rig) {
+    let (counter, limit) = (Counter::new(), limit(rig, Algorithm::FixedWindow, 100));
+    let late = reserve(rig, [counter.enforce(&limit, 60)]).await;
+    let told = reserve(rig, [counter.enforce(&limit, 20)]).await;
+    // In time, though its end is over: nobody has brought it back yet.
+    let unnoticed = reserve(rig, [counter.enforce(&limit, 10)]).await;
+    rig.advance(LASTS);
+    assert_eq!(unnoticed.settle(rig, &[5]).await, Settled::Done);
+    assert_eq!(told.settle_as(rig, Used::Unsaid).await, Settled::Done);
+    assert_eq!(told.settle_as(rig, Used::Unsaid).await, Settled::Already);
+    assert_eq!(used(rig, &counter, &limit).await, 65);
+    reserve(rig, [counter.enforce(&limit, 1)]).await;
+    assert_eq!(used(rig, &counter, &limit).await, 6, "60 came back");
+    for (actual, want) in [(50, Settled::Late), (50, Settled::Already)] {
+        assert_eq!(late.settle(rig, &[actual]).await, want);
+        assert_eq!(used(rig, &counter, &limit).await, 56);
+    }
+    assert_eq!(told.settle(rig, &[4]).await, Settled::Late);
+    assert_eq!(used(rig, &counter, &limit).await, 60);
+}
+
+pub async fn who_settles_too_late_changes_nothing(rig: &impl Rig) {
+    let (counter, limit) = (Counter::new(), limit(rig, Algorithm::FixedWindow, 100));
+    let late = reserve(rig, [counter.enforce(&limit, 60)]).await;
+    let back = reserve(rig, [counter.enforce(&limit, 20)]).await;
+    assert_eq!(back.settle_as(rig, Used::Unsaid).await, Settled::Done);
+    rig.advance(LASTS.plus(LASTS));
+    for reserved in [&late, &back] {
+        assert_eq!(reserved.settle(rig, &[90]).await, Settled::Lapsed);
+    }
+    assert_eq!(used(rig, &counter, &limit).await, 60);
+    // It still comes back.
+    reserve(rig, [counter.enforce(&limit, 1)]).await;
+    assert_eq!(used(rig, &counter, &limit).await, 1);
+    assert_eq!(late.settle(rig, &[90]).await, Settled::Lapsed);
+}
+
+pub async fn a_reservation_is_all_or_nothing_and_a_refused_one_leaves_nothing(rig: &impl Rig) {
+    let (wide, tight) = (
+        limit(rig, Algorithm::FixedWindow, 100),
+        limit(rig, Algorithm::FixedWindow, 10),
+    );
+    let [a, b, shadow] = [(); 3].map(|()| Counter::new());
+    let all = |cost| {
+        [
+            a.enforce(&wide, cost),
+            b.enforce(&tight, cost),
+            shadow.charge(&tight, cost, Role::Shadow),
+        ]
+    };
+    let refused = reserve(rig, all(11)).await;
+    assert!(!refused.outcome.admitted);
+    assert_eq!(used(rig, &a, &wide).await, 0);
+    assert_eq!(refused.settle(rig, &[50, 50, 50]).await, Settled::Already);
+    assert_eq!(used(rig, &a, &wide).await, 0, "nothing was reserved");
+    charge(rig, [shadow.enforce(&tight, 5)]).await;
+    let reserved = reserve(rig, all(6)).await;
+    assert!(reserved.outcome.admitted);
+    assert_eq!(used(rig, &shadow, &tight).await, 5, "it would have refused");
+    assert_eq!(reserved.settle(rig, &[2, 8, 9]).await, Settled::Done);
+    assert_eq!(used(rig, &a, &wide).await, 2);
+    assert_eq!(used(rig, &b, &tight).await, 8);
+    assert_eq!(used(rig, &shadow, &tight).await, 5, "it was not charged");
+}
+
+/// As for refunds: what has drained meanwhile cannot be given back once more.
+pub async fn a_late_settlement_gives_back_only_what_has_not_drained(rig: &impl Rig) {
+    let (counter, limit) = (Counter::new(), tokens(rig, 3_600)); // one a second
+    let reserved = reserve(rig, [counter.enforce(&limit, 100)]).await;
+    rig.advance(Nanos::from_secs(40));
+    charge(rig, [counter.enforce(&limit, 200)]).await;
+    assert_eq!(reserved.settle(rig, &[30]).await, Settled::Done);
+    let want = 60 + 200 - 30; // 70 less were used, of which 40 have drained
+    assert_eq!(used(rig, &counter, &limit).await, want);
+}
+
+pub async fn reservations_of_one_counter_do_not_touch_each_other(rig: &impl Rig) {
+    let (counter, limit) = (Counter::new(), limit(rig, Algorithm::FixedWindow, 1_000));
+    let mut all = Vec::new();
+    for _ in 0..20 {
+        all.push(reserve(rig, [counter.enforce(&limit, 10)]).await);
+    }
+    assert_eq!(used(rig, &counter, &limit).await, 200);
+    for (i, reserved) in all.iter().enumerate().take(10) {
+        assert_eq!(reserved.settle(rig, &[i as u64]).await, Settled::Done);
+    }
+    assert_eq!(used(rig, &counter, &limit).await, 100 + 45);
+    rig.advance(LASTS);
+    reserve(rig, [counter.enforce(&limit, 1)]).await;
+    assert_eq!(used(rig, &counter, &limit).await, 46, "ten came back");
 }

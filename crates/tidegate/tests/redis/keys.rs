@@ -4,7 +4,7 @@ use redis::Value;
 use tidegate::Secret;
 use tidegate::stores::redis::{RedisConfig, RedisStore, SecretError};
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Beat, Hold, NodeId, Probe, Refund, Seed, Store};
+use tidegate_core::store::{Beat, Hold, NodeId, Probe, Refund, Seed, Store, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
@@ -49,6 +49,7 @@ fn every_key_has_an_expiry_and_the_tag_of_its_subject() {
             holder: 1,
             most: 2,
             lasts: Nanos::from_secs(600),
+            terms: &Terms::USUAL,
         };
         store.hold(&hold).await.expect("an answer");
         let keys = keys(&server);
@@ -248,6 +249,7 @@ pub(crate) async fn every_verb(store: &RedisStore, subject: u128) {
         holder: 1,
         most: 1,
         lasts: Nanos::from_secs(1),
+        terms: &Terms::USUAL,
     };
     store.hold(&hold).await.expect("a slot");
     store.release(&hold).await.expect("its end");

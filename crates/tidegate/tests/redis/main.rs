@@ -11,6 +11,7 @@ mod fake;
 mod fake_sentinel;
 mod faults;
 mod keys;
+mod leases;
 mod lenient;
 mod life;
 mod reconnect;

@@ -7,7 +7,7 @@ use crate::algorithms::{Figures, Retry, Verdict};
 use crate::described::{Described, Hits, Manner};
 use crate::engine::decision::Brought;
 use crate::engine::plan::{Origin, Plan, Stance, plan};
-use crate::request::Request;
+use crate::request::{Priority, Request};
 use crate::rules::{Class, Listed, RuleKind, RuleSet, counter_name};
 use crate::store::{Charge, ChargeSet, Outcome, Reading, Role, Source};
 use crate::subject::FingerprintKey;
@@ -217,6 +217,7 @@ impl<'r> Inquiry<'r> {
             rule: limited.rule,
             class: if brought { class } else { Class::default() },
             rate: 0,
+            priority: Priority::default(),
         });
         if brought {
             self.brought.push(Brought {

@@ -139,7 +139,8 @@ fn native<'r>(rules: &'r RuleSet, decision: &Decision, count: usize) -> Option<S
     let admitted = reports.iter().all(stands);
     let report = &reports[binding(reports, admitted)?];
     let rule = &rules.rules()[report.origin.rule as usize];
-    let limit = &rule.rates(report.origin.class).limits()[usize::from(report.origin.rate)];
+    let rates = rule.rates(report.origin.class);
+    let limit = &rates.limits_for(report.origin.priority)[usize::from(report.origin.rate)];
     let unit = Unit::of_length(limit.per());
     let clipped = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let Figures {
@@ -147,7 +148,10 @@ fn native<'r>(rules: &'r RuleSet, decision: &Decision, count: usize) -> Option<S
         reset_after,
         ..
     } = report.reading.figures;
-    let requests = unit.map_or(limit.capacity(), |_| limit.count());
+    let requests = match (unit, limit.algorithm().takes_burst()) {
+        (Some(_), true) => limit.count(),
+        _ => limit.capacity(),
+    };
     Some(Status {
         over: !admitted,
         limit: Some(StatusLimit {

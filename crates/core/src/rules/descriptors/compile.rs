@@ -262,10 +262,8 @@ impl Compiler<'_> {
     fn rates(&mut self, requests: u32, unit: Unit) -> Arc<Rates> {
         let precision = self.dialect.store.precision;
         let rates = self.rates.entry((requests, unit)).or_insert_with(|| {
-            Arc::new(Rates {
-                limits: [window(requests, unit, precision)].into(),
-                written: [written(requests, unit)].into(),
-            })
+            let limit = window(requests, unit, precision);
+            Arc::new(Rates::new(vec![limit], vec![written(requests, unit)]))
         });
         Arc::clone(rates)
     }

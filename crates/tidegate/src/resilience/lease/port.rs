@@ -3,8 +3,8 @@
 
 use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Seed,
+    Settle, Settled, Store, StoreError,
 };
 use tidegate_core::units::Nanos;
 
@@ -108,12 +108,24 @@ impl<S: Lender + 'static, R: Runtime> Store for Lease<S, R> {
         self.0.store.force(set).await
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.0.store.reserve(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.0.store.settle(settle).await
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         self.0.store.seed(seeds).await
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         self.0.store.hold(hold).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.0.store.renew(hold).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {

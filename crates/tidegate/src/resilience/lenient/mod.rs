@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::store::{
     Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Life, Outcome, Reading, Refund,
-    Refunded, Role, Seed, Source, Store, StoreError,
+    Refunded, Reserve, Role, Seed, Settle, Settled, Source, Store, StoreError,
 };
 use tidegate_core::units::Nanos;
 
@@ -395,12 +395,24 @@ impl<S: Store + 'static, R: Runtime> Store for Lenient<S, R> {
         self.0.store.force(set).await
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.0.store.reserve(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.0.store.settle(settle).await
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         self.0.store.seed(seeds).await
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         self.0.store.hold(hold).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.0.store.renew(hold).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {

@@ -2,11 +2,13 @@
 //!
 //! `recovery` and `push` are its background work, never on the path of a decision: a ping every so
 //! often, which is also this node's sign of life; merging the mirror into a store that lost counts;
-//! charging to the store what was admitted without it. All of it goes through the guard.
+//! charging to the store what was admitted without it, and telling it of `slots`. All of it goes through
+//! the guard.
 
 mod clock;
 mod push;
 mod recovery;
+mod slots;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,6 +53,7 @@ pub(super) struct Node<S, R> {
     recovering: AtomicBool,
     pushing: AtomicBool,
     asking: AtomicBool,
+    telling: AtomicBool,
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
@@ -77,6 +80,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             recovering: AtomicBool::new(false),
             pushing: AtomicBool::new(false),
             asking: AtomicBool::new(false),
+            telling: AtomicBool::new(false),
             confirmed: AtomicU64::new(0),
         })
     }

@@ -65,6 +65,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         match next {
             Next::Nothing => {
                 self.confirmed.store(sent.get(), Ordering::Release);
+                self.tell_slots();
                 match change {
                     Some(Change::Closed) => self.push_spread(),
                     _ => self.owes(), // nothing is left lying
@@ -129,7 +130,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         }
     }
 
-    /// Merges the mirror into the store; how many counters, or nothing if the store failed.
+    /// Merges the mirror into the store, and the open slots; how many counters, or nothing if the store failed.
     async fn seed(&self) -> Option<usize> {
         let all = self.remembered();
         for slots in by_slot(&all).chunks(SLOTS_AT_ONCE) {
@@ -137,7 +138,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             let done = join_all(seeding).await;
             done.into_iter().collect::<Option<()>>()?;
         }
-        Some(all.len())
+        self.seed_slots().await.then_some(all.len())
     }
 
     /// Merges what is known of one slot.
@@ -159,7 +160,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     fn remembers_any(&self) -> bool {
         let holds = |subject| self.guard.slot(subject).is_some();
         let (at, now) = (self.store_time(), self.runtime.now());
-        self.memory.mirror.remembers_any(holds, at, now)
+        let slots = || !self.memory.slots.all(holds, now).is_empty();
+        self.memory.mirror.remembers_any(holds, at, now) || slots()
     }
 
     fn remembered(&self) -> Vec<(Slot, (OwnedCharge, State))> {

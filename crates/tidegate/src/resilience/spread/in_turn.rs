@@ -12,6 +12,7 @@ use super::tally::Tally;
 use super::{Inner, Place};
 use crate::resilience::deadline::budget_of;
 use crate::resilience::join::join_all;
+use crate::resilience::undo::Manner;
 use crate::runtime::Runtime;
 
 impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
@@ -21,10 +22,12 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
         set: &ChargeSet<'_>,
         places: &[Place<P::Part, R>],
         of: &Places,
+        manner: Manner,
     ) -> Outcome {
         let steps = Steps::of(set, of);
         let mut turn = Turn {
             places,
+            manner,
             until: self.until(set),
             tally: Tally::new(set.charges.len()),
             charged: Vec::new(),
@@ -80,6 +83,7 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
 /// One decision under way.
 struct Turn<'t, 'a, S, R> {
     places: &'t [Place<S, R>],
+    manner: Manner,
     until: Nanos,
     tally: Tally,
     /// What was charged so far, and in which life of its store.
@@ -91,7 +95,7 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> Turn<'t, 'a, S, R> {
     async fn charge(&mut self, group: &'t Group<'a>) -> bool {
         let store = &self.places[group.place].store;
         let life = store.life();
-        let outcome = store.charge_by(self.until, &group.set).await;
+        let outcome = store.charge_by(self.until, &group.set, self.manner).await;
         self.tally.note(group, &outcome);
         let admitted = outcome.admitted;
         if admitted {
@@ -102,10 +106,10 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> Turn<'t, 'a, S, R> {
 
     /// The request is admitted: those who watch count it, all at once.
     async fn charge_shadows(&mut self, shadows: &[Group<'_>]) {
-        let (places, until) = (self.places, self.until);
+        let (places, until, manner) = (self.places, self.until, self.manner);
         let charging = shadows.iter().map(|group| {
             let store = &places[group.place].store;
-            store.charge_by(until, &group.set)
+            store.charge_by(until, &group.set, manner)
         });
         for (group, outcome) in shadows.iter().zip(join_all(charging).await) {
             self.tally.note(group, &outcome);
@@ -116,7 +120,7 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> Turn<'t, 'a, S, R> {
     fn take_back(&mut self) {
         for (group, outcome, life) in std::mem::take(&mut self.charged) {
             let store = &self.places[group.place].store;
-            let before = store.take_back(&group.set, outcome, life);
+            let before = store.take_back(&group.set, outcome, life, self.manner);
             self.tally.read(group, &before);
         }
     }

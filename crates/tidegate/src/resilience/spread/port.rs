@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, Parts, Refund, Refunded,
-    Seed, Store, StoreError,
+    Reserve, Seed, Settle, Settled, Store, StoreError, Used,
 };
 use tidegate_core::subject::Fingerprint;
 
@@ -14,6 +14,7 @@ use super::groups::{Group, by_place};
 use super::tally::Tally;
 use crate::resilience::join::join_all;
 use crate::resilience::lease::Lender;
+use crate::resilience::undo::Manner;
 use crate::runtime::{Runtime, mix};
 
 type Answer<T> = Result<T, StoreError>;
@@ -33,7 +34,10 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
         match places.as_slice() {
             [] => Ok(self.0.nothing_asked()),
             [only] => only.store.charge(set).await,
-            _ => Ok(self.0.charge_in_turn(set, &places, &of).await),
+            _ => Ok(self
+                .0
+                .charge_in_turn(set, &places, &of, Manner::Charge)
+                .await),
         }
     }
 
@@ -115,6 +119,45 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
         Ok(tally.outcome(true))
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        let (set, manner) = (&reserve.set, Manner::of(reserve));
+        let (places, of) = self.0.places_of(subjects(set));
+        match places.as_slice() {
+            [] => Ok(self.0.nothing_asked()),
+            [only] => only.store.reserve(reserve).await,
+            _ => Ok(self.0.charge_in_turn(set, &places, &of, manner).await),
+        }
+    }
+
+    /// Each place settles its own. Where one gave no answer all of it may be sent again.
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        let (places, of) = self.0.places_of(subjects(&settle.set));
+        if let [only] = places.as_slice() {
+            return only.store.settle(settle).await;
+        }
+        let groups = by_place(&settle.set, &of);
+        let settling = groups.iter().map(async |group| {
+            let used = match &settle.used {
+                Used::Known(used) => {
+                    let own = group.of.iter().filter_map(|i| used.get(*i).copied());
+                    Used::Known(own.collect())
+                }
+                Used::Unsaid => Used::Unsaid,
+            };
+            let own = Settle {
+                set: group.set.clone(),
+                used,
+                ..*settle
+            };
+            places[group.place].store.settle(&own).await
+        });
+        let done = join_all(settling).await.into_iter();
+        let done: Vec<Settled> = done.collect::<Answer<_>>()?;
+        let first = [Settled::Done, Settled::Late, Settled::Already];
+        let first = first.into_iter().find(|settled| done.contains(settled));
+        Ok(first.unwrap_or(Settled::Lapsed))
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         let (places, of) = self
             .0
@@ -129,6 +172,10 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         self.0.place_of(hold.subject).store.hold(hold).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.0.place_of(hold.subject).store.renew(hold).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {

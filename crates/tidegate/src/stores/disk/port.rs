@@ -3,7 +3,7 @@
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::store::{
     Charge, ChargeSet, Durability, Granted, Held, Hold, Inspection, OnStoreFailure, Outcome,
-    Refund, Refunded, Role, Seed, Source, Store, StoreError,
+    Refund, Refunded, Reserve, Role, Seed, Settle, Settled, Source, Store, StoreError,
 };
 use tidegate_core::units::Nanos;
 
@@ -27,7 +27,7 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
         let mut outcome = self.memory.charge_now(set);
         if durable && outcome.admitted {
             let kept = self.keep(spent(set, &outcome)).await;
-            self.settle(set, &mut outcome, &kept);
+            self.without_disk(set, &mut outcome, &kept);
         }
         Ok(outcome)
     }
@@ -53,7 +53,7 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
                 if let Ok((outcome, true)) = decision
                     && outcome.admitted
                 {
-                    self.settle(set, outcome, &kept);
+                    self.without_disk(set, outcome, &kept);
                 }
             }
         }
@@ -94,6 +94,33 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
         Ok(outcome)
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        let (set, durable) = (&reserve.set, fit(&reserve.set)?);
+        let mut outcome = self.memory.reserve(reserve).await?;
+        if durable && outcome.admitted {
+            let kept = self.keep(spent(set, &outcome)).await;
+            if kept.is_err() {
+                // Refused after all, it is given back here, and must not come back once more at its end.
+                self.memory.forget_reserved(reserve, &outcome);
+                self.without_disk(set, &mut outcome, &kept);
+                if outcome.admitted {
+                    self.memory.remember_reserved(reserve, &outcome);
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// The journal has counts and no reservations: after a crash what was estimated stands.
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        let waits = fit(&settle.set)?;
+        let settled = self.memory.settle(settle).await?;
+        if waits && matches!(settled, Settled::Done | Settled::Late) {
+            let _stands_anyway = self.keep(durable(&settle.set)).await;
+        }
+        Ok(settled)
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         for seed in seeds {
             fits(&seed.charge)?;
@@ -111,6 +138,10 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         self.memory.hold(hold).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.memory.renew(hold).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
@@ -143,7 +174,7 @@ impl<C: Clock + 'static> DiskStore<C> {
 
     /// What becomes of a decision whose counts could not be kept: it stands, as one that was made
     /// without the store, unless a rule wants to refuse then. What it had charged is given back.
-    fn settle(&self, set: &ChargeSet<'_>, outcome: &mut Outcome, kept: &Result<(), Unkept>) {
+    fn without_disk(&self, set: &ChargeSet<'_>, outcome: &mut Outcome, kept: &Result<(), Unkept>) {
         if kept.is_ok() {
             return;
         }

@@ -65,7 +65,7 @@ impl<C> MemoryStore<C> {
                 let old = old.for_subject(charge.subject.seed());
                 limit.adopt(&old, shard.annex.state(entry), now)
             }
-            None => limit.holding(limit.capacity(), now),
+            None => limit.holding(limit.whole(), now),
         }
     }
 

@@ -3,7 +3,7 @@
 //! A subject that finds no room shares its slots with others, like a counter, and stays with the
 //! shared ones until they are all given back: so it never has two lists at once.
 
-use tidegate_core::store::{Held, Hold};
+use tidegate_core::store::{Held, Hold, Source};
 use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
@@ -37,7 +37,18 @@ impl<C> MemoryStore<C> {
         }
         let held = self.hold_in(&mut shared, shared_key, hold, at, &self.overflow.budget);
         self.overflow.used();
-        held
+        in_overflow(held)
+    }
+
+    /// Lets a slot last on, wherever it is. Takes none.
+    pub fn renew_at(&self, hold: &Hold<'_>, now: Nanos) -> Held {
+        let key = own_key(hold);
+        let mut own = self.shards[key.shard()].lock();
+        if own.find(key).is_some() || !self.overflow.in_use() {
+            return self.renew_in(&mut own, key, hold, now);
+        }
+        let (shard, key) = shared_place(hold);
+        in_overflow(self.renew_in(&mut self.overflow.lock(shard), key, hold, now))
     }
 
     /// Gives a slot back. Giving back what is not held does nothing.
@@ -61,18 +72,11 @@ impl<C> MemoryStore<C> {
         at: Present,
         budget: &Budget,
     ) -> Held {
-        let until = at.now.plus(hold.lasts);
-        let open = open(shard, key, at.now);
-        let found = shard.find(key).map(|place| shard.entry(place));
-        let slots = found.as_ref().and_then(|entry| shard.annex.slots(entry));
-        let mine = slots.and_then(|slots| slots.iter_mut().find(|s| s.holder == hold.holder));
-        let renewed = mine.map(|slot| slot.until = until).is_some();
-        if !renewed && open >= hold.most {
-            return Held {
-                granted: false,
-                open,
-            };
+        let renewed = self.renew_in(shard, key, hold, at.now);
+        if renewed.granted || renewed.open >= hold.most {
+            return renewed;
         }
+        let found = shard.find(key).map(|place| shard.entry(place));
         let mut entry = found.unwrap_or_else(|| {
             let entry = Entry {
                 key,
@@ -84,27 +88,55 @@ impl<C> MemoryStore<C> {
             shard.insert(&entry, at.secs, budget);
             entry
         });
-        if !renewed {
-            let holder = hold.holder;
-            shard
-                .annex
-                .add_slot(&mut entry, Slot { holder, until }, budget);
-        }
-        self.renew(shard, entry);
-        Held {
-            granted: true,
-            open: open + u32::from(!renewed),
-        }
+        let slot = Slot {
+            holder: hold.holder,
+            until: at.now.plus(hold.lasts),
+        };
+        shard.annex.add_slot(&mut entry, slot, budget);
+        self.expire(shard, entry);
+        exactly(true, renewed.open + 1)
+    }
+
+    fn renew_in(&self, shard: &mut Shard, key: Key, hold: &Hold<'_>, now: Nanos) -> Held {
+        let open = open(shard, key, now);
+        let Some(place) = shard.find(key) else {
+            return exactly(false, open);
+        };
+        let entry = shard.entry(place);
+        let slots = shard.annex.slots(&entry);
+        let own = slots.and_then(|slots| slots.iter_mut().find(|s| s.holder == hold.holder));
+        let Some(own) = own else {
+            return exactly(false, open);
+        };
+        own.until = now.plus(hold.lasts);
+        self.expire(shard, entry);
+        exactly(true, open)
     }
 
     /// Writes an entry of slots with the expiry of its last one.
-    fn renew(&self, shard: &mut Shard, mut entry: Entry) {
+    fn expire(&self, shard: &mut Shard, mut entry: Entry) {
         let slots = shard.annex.slots(&entry);
         let last = slots.and_then(|slots| slots.iter().map(|slot| slot.until).max());
         entry.expires = Secs::expiry(self.began, last.unwrap_or(Nanos::ZERO));
         if let Some(place) = shard.find(entry.key) {
             shard.set(place, &entry);
         }
+    }
+}
+
+fn exactly(granted: bool, open: u32) -> Held {
+    Held {
+        granted,
+        open,
+        source: Source::Exact,
+    }
+}
+
+/// Of a list that several subjects share.
+fn in_overflow(held: Held) -> Held {
+    Held {
+        source: Source::Overflow,
+        ..held
     }
 }
 
@@ -135,7 +167,7 @@ fn release_in(shard: &mut Shard, key: Key, hold: &Hold<'_>, now: Nanos, budget: 
 }
 
 fn own_key(hold: &Hold<'_>) -> Key {
-    Key::of(hold.rule.counter(hold.subject, 0) ^ SLOTS)
+    Key::of(hold.counter() ^ SLOTS)
 }
 
 fn shared_place(hold: &Hold<'_>) -> (usize, Key) {

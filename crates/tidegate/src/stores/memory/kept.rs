@@ -1,7 +1,7 @@
-//! What a journal around this store needs: how a counter stands, and a charge undone.
+//! What a journal around this store needs: how a counter stands.
 
 use tidegate_core::algorithms::State;
-use tidegate_core::store::{Charge, ChargeSet};
+use tidegate_core::store::Charge;
 use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
@@ -23,14 +23,5 @@ impl<C> MemoryStore<C> {
         let (state, moment) = books.accounts[0].under(limit, now);
         let fresh_at = limit.fresh_at(&state, moment);
         (fresh_at > now).then_some(Standing { state, fresh_at })
-    }
-
-    /// Gives back what was charged just now to a request that is refused after all.
-    pub(crate) fn take_back_at(&self, set: &ChargeSet<'_>, charged: Nanos, now: Nanos) {
-        let at = self.present(now);
-        let mut locks = self.lock_counters(&set.charges);
-        for charge in &set.charges {
-            self.give_back(&mut locks, charge, charged, at);
-        }
     }
 }

@@ -6,12 +6,12 @@
 //! found under other parameters than it was made with is converted.
 //!
 //! From the outside in: `port` fills the store trait; `one` decides a single charge, `several` a set,
-//! `verbs`, `holds` and `kept` the rest, on the copies that `books` opens under `locks`; `accounts` knows how
+//! `verbs`, `holds`, `reservations` and `kept` the rest, on the copies that `books` opens under `locks`; `accounts` knows how
 //! to read, convert and write a counter; `upkeep` sweeps and counts. `shard` finds counters under one lock, `table` and `rebuild` keep them in order,
 //! `annex` keeps what does not fit an entry of a `block`, `budget` counts the bytes. `overflow` is for
 //! subjects that find no room.
 //!
-//! Lock order, for every verb: shards by ascending index, then overflow shards by ascending index,
+//! Lock order, for every verb: the ledger of reservations, then shards by ascending index, then overflow shards by ascending index,
 //! then `registry` or the pool of `budget`, which are never held together.
 
 mod accounts;
@@ -29,6 +29,7 @@ mod overflow;
 mod port;
 mod rebuild;
 mod registry;
+mod reservations;
 mod several;
 mod shard;
 mod shelf;
@@ -42,7 +43,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Verdict};
-use tidegate_core::store::{Charge, ChargeSet, Outcome, Reading, Source};
+use tidegate_core::store::{Charge, ChargeSet, Ledger, Outcome, Reading, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use self::budget::Budget;
@@ -68,6 +69,7 @@ pub struct MemoryStore<C = SystemClock> {
     budget: Budget,
     overflow: Box<Overflow>,
     registry: Registry,
+    ledger: Mutex<Ledger>,
     tally: Tally,
     sweep: Mutex<Sweep>,
 }
@@ -104,6 +106,7 @@ impl<C: Clock> MemoryStore<C> {
             budget: Budget::new(tables - reserve),
             overflow: Box::new(Overflow::new(reserve)),
             registry: Registry::default(),
+            ledger: Mutex::new(Ledger::new(reservations::MOST)),
             tally: Tally::default(),
             sweep: Mutex::default(),
         }

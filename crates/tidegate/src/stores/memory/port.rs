@@ -1,9 +1,10 @@
 //! The store trait, filled. Every verb is decided when it is first polled and never waits.
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Role, Seed,
-    Single, Singles, Store, StoreError,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Role,
+    Seed, Settle, Settled, Single, Singles, Store, StoreError,
 };
+use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
 use crate::clock::Clock;
@@ -53,6 +54,18 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(self.force_at(set, self.clock.now()))
     }
 
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        let reserved = self.reserve_at(reserve, self.clock.now());
+        reserved.map_err(|full| StoreError::Unavailable {
+            waited: Nanos::ZERO,
+            source: Box::new(full),
+        })
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        Ok(self.settle_at(settle, self.clock.now()))
+    }
+
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
         let merged = self.seed_at(seeds, self.clock.now());
         merged.map_err(|misfit| StoreError::Refused {
@@ -63,6 +76,10 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         Ok(self.hold_at(hold, self.clock.now()))
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        Ok(self.renew_at(hold, self.clock.now()))
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {

@@ -99,13 +99,17 @@ impl<C> MemoryStore<C> {
         None
     }
 
-    pub(super) fn give_back(
-        &self,
-        locks: &mut Locks<'_>,
-        charge: &Charge<'_>,
-        charged: Nanos,
-        at: Present,
-    ) {
+    /// Gives back what was `charged` then, as far as the bounds allow. That it happens once is the
+    /// caller's promise.
+    pub(crate) fn take_back_at(&self, set: &ChargeSet<'_>, charged: Nanos, now: Nanos) {
+        let at = self.present(now);
+        let mut locks = self.lock_counters(&set.charges);
+        for charge in &set.charges {
+            self.give_back(&mut locks, charge, charged, at);
+        }
+    }
+
+    fn give_back(&self, locks: &mut Locks<'_>, charge: &Charge<'_>, charged: Nanos, at: Present) {
         let key = Key::of(charge.counter());
         let shard = locks.own(key);
         let Some(place) = shard.find(key) else {

@@ -106,7 +106,7 @@ impl Header {
         bytes.extend_from_slice(&[rate, kind | milli]);
         bytes.extend_from_slice(&limit.tag().to_le_bytes());
         // A count goes up to twice the limit.
-        let counts = (!matches!(kind, BUCKET | LOG)).then(|| len(2 * limit.capacity()));
+        let counts = (!matches!(kind, BUCKET | LOG)).then(|| len(2 * limit.whole()));
         let lengths: SmallVec<[usize; 4]> = counts
             .into_iter()
             .chain(numbers.iter().map(|number| len(*number)))

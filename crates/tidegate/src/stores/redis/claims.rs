@@ -3,7 +3,7 @@
 //! The shipped scripts with one change: they read the time from a key, so that it can be moved.
 
 #[path = "../../../tests/conformance/mod.rs"]
-mod conformance;
+pub(super) mod conformance;
 
 use std::sync::Mutex;
 
@@ -18,16 +18,16 @@ use super::{Redis, RedisConfig, RedisStore, scripts};
 use tidegate_parts::{Program, Server};
 
 /// Far enough ahead that nothing expires by the server's own clock.
-const START: u64 = 2_300_000_000;
+pub(super) const START: u64 = 2_300_000_000;
 
 /// A store whose time is kept in the server, under a key of the test.
-struct Shared {
+pub(super) struct Shared {
     store: RedisStore,
     direct: Mutex<redis::Connection>,
 }
 
 impl Shared {
-    async fn on(server: &Server) -> Shared {
+    pub(super) async fn on(server: &Server) -> Shared {
         let client = redis::Client::open(server.url()).expect("an address");
         let mut direct = client.get_connection().expect("a server");
         let () = direct.set("now", START).expect("a server");
@@ -41,6 +41,14 @@ impl Shared {
             store,
             direct: Mutex::new(direct),
         }
+    }
+}
+
+impl Shared {
+    /// What time it is there.
+    pub(super) fn time(&self) -> Nanos {
+        let mut direct = self.direct.lock().expect("one thread");
+        Nanos::from_secs(direct.get("now").expect("a server"))
     }
 }
 
@@ -112,7 +120,7 @@ fn calendar_windows_are_found_whatever_the_time() {
     });
 }
 
-fn on_runtime<T>(test: impl Future<Output = T>) -> T {
+pub(super) fn on_runtime<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

@@ -239,7 +239,7 @@ impl Console {
         if reply.is_only_time() {
             return Err(refused(script, Nonsense::Shape));
         }
-        Ok(port::decided(set, &plan, &reply, Intent::Charge)?.admitted)
+        Ok(port::decided(script, set, &plan, &reply, Intent::Charge)?.admitted)
     }
 
     async fn value(&self, command: &Cmd) -> Result<Value, Fault> {

@@ -8,6 +8,7 @@
 //! | `tg:{SUBJECT}:RULE` | a record |
 //! | `tg:{SUBJECT}s:RULE` | slots that are held |
 //! | `tg:{SUBJECT}r:ID` | a refund that was made |
+//! | `tg:{SUBJECT}e:RULE` | estimates that wait to be settled |
 //! | `tg:ctl:secret` | the deployment secret, or how to tell it; it stays |
 //! | `tg:ctl:nodes` | the register of nodes; it stays |
 //! | `tg:ctl:{TAG}:nodes:ID` | the same for each primary of a cluster, in a slot it serves |
@@ -40,10 +41,13 @@ mod probe;
 mod redirect;
 mod reign;
 mod reply;
+mod reservations;
 mod route;
 mod scripts;
 mod secret;
 mod sentinel;
+#[cfg(test)]
+mod settled;
 mod way;
 
 use std::fmt;

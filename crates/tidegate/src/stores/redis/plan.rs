@@ -13,7 +13,7 @@ use tidegate_core::units::{Nanos, Tick};
 use super::record::{self, END_OF_TIME, Header};
 
 /// Bytes of one charge in a plan.
-const PLANNED: usize = 59;
+const PLANNED: usize = 67;
 
 /// What the first byte of a plan says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,11 +140,11 @@ impl Plan {
                 tokens,
                 max_delay,
             } => {
-                let capacity = (tokens * per_token) as f64;
+                let most = (limit.capacity() * per_token) as f64;
                 let need = cost.min(tokens) * per_token;
                 [
                     need as f64,
-                    capacity - need as f64,
+                    most - need as f64,
                     per_tick as f64,
                     unit,
                     max_delay.map_or(-1.0, |ticks| ticks as f64),
@@ -158,7 +158,8 @@ impl Plan {
             Parameters::Strict { .. } | Parameters::Log { .. } => [0.0; 5],
         };
         let numbers = [cost as f64, limit.capacity() as f64];
-        for number in numbers.into_iter().chain(of_kind) {
+        let whole = [limit.whole() as f64];
+        for number in numbers.into_iter().chain(of_kind).chain(whole) {
             self.bytes.extend_from_slice(&number.to_le_bytes());
         }
     }

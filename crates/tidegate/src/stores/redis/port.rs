@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use redis::Value;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Seed, Store,
-    StoreError, Unacknowledged,
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Seed,
+    Settle, Settled, Source, Store, StoreError, Unacknowledged,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -23,16 +23,10 @@ type Answer<T> = Result<T, StoreError>;
 
 impl Store for RedisStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let read = |plan: &Plan, reply| decided(set, plan, &reply, Intent::Charge);
-        self.run(
-            scripts::CHARGE,
-            &set.charges,
-            Manner::Charge,
-            &[],
-            &[],
-            read,
-        )
-        .await
+        let script = scripts::CHARGE;
+        let read = |plan: &Plan, reply| decided(script, set, plan, &reply, Intent::Charge);
+        self.run(script, &set.charges, Manner::Charge, &[], &[], read)
+            .await
     }
 
     /// All of them on one connection and in one go.
@@ -73,7 +67,7 @@ impl Store for RedisStore {
                     true => durable::confirm(&reply, &safe, began),
                     false => Ok(()),
                 }
-                .and_then(|()| decided(set, plan, &reply, Intent::Charge)),
+                .and_then(|()| decided(script, set, plan, &reply, Intent::Charge)),
                 Err(error) => Err(error),
             });
         }
@@ -124,9 +118,18 @@ impl Store for RedisStore {
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let read = |plan: &Plan, reply| decided(set, plan, &reply, Intent::Force);
-        self.run(scripts::CHARGE, &set.charges, Manner::Force, &[], &[], read)
+        let script = scripts::CHARGE;
+        let read = |plan: &Plan, reply| decided(script, set, plan, &reply, Intent::Force);
+        self.run(script, &set.charges, Manner::Force, &[], &[], read)
             .await
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.reserve_in_ledgers(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        self.settle_in_ledgers(settle).await
     }
 
     /// Each seed is a step of its own: merging is the same in any order and any number of times. All of
@@ -165,13 +168,15 @@ impl Store for RedisStore {
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        let most = hold.most.to_string();
-        let (granted, open) = self.slots(hold, &most).await?;
-        Ok(Held { granted, open })
+        self.slots(hold, "take").await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.slots(hold, "renew").await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.slots(hold, "-1").await?;
+        self.slots(hold, "release").await?;
         Ok(())
     }
 
@@ -275,20 +280,24 @@ impl RedisStore {
         answer.map_err(|fault| fault.into_store_error(script.name, waited))
     }
 
-    /// Takes a slot, or gives it back; whether it is held, and how many are open.
-    async fn slots(&self, hold: &Hold<'_>, most: &str) -> Answer<(bool, u32)> {
+    /// Does `verb` to a slot.
+    async fn slots(&self, hold: &Hold<'_>, verb: &str) -> Answer<Held> {
         let script = scripts::HOLD;
         let keys = [key(hold.subject, "s:", hold.rule.as_str())];
-        let holder = hold.holder.to_be_bytes();
+        let (holder, most) = (hold.holder.to_be_bytes(), hold.most.to_string());
         let lasts = hold.lasts.get().div_ceil(1_000).min(1 << 50).to_string();
-        let arguments = vec![&holder[..], most.as_bytes(), lasts.as_bytes()];
-        match self.plain(script, &keys, arguments).await? {
-            Value::Array(values) => match values[..] {
-                [Value::Int(held), Value::Int(open)] => {
-                    Ok((held == 1, u32::try_from(open).unwrap_or(u32::MAX)))
-                }
-                _ => Err(refused(script, Nonsense::Shape)),
-            },
+        let arguments = [&holder, verb.as_bytes(), most.as_bytes(), lasts.as_bytes()];
+        let answer = self.plain(script, &keys, arguments.to_vec()).await?;
+        let values = match &answer {
+            Value::Array(values) => values.as_slice(),
+            _ => &[],
+        };
+        match values {
+            [Value::Int(held), Value::Int(open)] => Ok(Held {
+                granted: *held == 1,
+                open: u32::try_from(*open).unwrap_or(u32::MAX),
+                source: Source::Exact,
+            }),
             _ => Err(refused(script, Nonsense::Shape)),
         }
     }
@@ -296,12 +305,12 @@ impl RedisStore {
 
 /// The decision on a set, from what the script found; it must be the script's own.
 pub(super) fn decided(
+    script: Script,
     set: &ChargeSet<'_>,
     plan: &Plan,
     reply: &Reply,
     intent: Intent,
 ) -> Answer<Outcome> {
-    let script = scripts::CHARGE;
     let admitted = reply.verdict().map_err(|error| refused(script, error))?;
     let outcome = open(script, &set.charges, plan, reply)?.decide(set, intent);
     match outcome.admitted == (admitted == 1) {
@@ -323,7 +332,7 @@ fn open<'c>(
 
 /// A charge with no more cost than a counter ever keeps: what was beyond that was not charged either.
 fn at_most_kept<'c>(charge: &'c Charge<'_>) -> Charge<'c> {
-    let kept = charge.limit.capacity().saturating_mul(2);
+    let kept = charge.limit.whole().saturating_mul(2);
     Charge {
         limit: Cow::Borrowed(charge.limit.as_ref()),
         cost: Cost::new(kept).map_or(charge.cost, |kept| kept.min(charge.cost)),

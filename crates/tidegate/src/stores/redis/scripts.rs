@@ -14,7 +14,7 @@ pub(super) struct Script {
     pub(super) text: &'static str,
 }
 
-/// A script from its contract, the shared files, and its work.
+/// A script from its contract, the shared files, those that only some share, and its work.
 macro_rules! script {
     ($name:literal) => {
         Script {
@@ -22,7 +22,7 @@ macro_rules! script {
             text: include_str!(concat!("scripts/", $name, ".lua")),
         }
     };
-    ($name:literal + books) => {
+    ($name:literal + books $(+ $more:literal)*) => {
         Script {
             name: $name,
             text: concat!(
@@ -35,23 +35,28 @@ macro_rules! script {
                 include_str!("scripts/adopt.lua"),
                 "\n",
                 include_str!("scripts/books.lua"),
+                $("\n", include_str!(concat!("scripts/", $more, ".lua")),)*
                 include_str!(concat!("scripts/", $name, "_rest.lua")),
             ),
         }
     };
 }
 
-pub(super) const CHARGE: Script = script!("charge" + books);
+pub(super) const CHARGE: Script = script!("charge" + books + "judge");
 pub(super) const READ: Script = script!("read");
 pub(super) const GRANT: Script = script!("grant" + books);
-pub(super) const REFUND: Script = script!("refund" + books);
+pub(super) const REFUND: Script = script!("refund" + books + "give_back");
+pub(super) const RESERVE: Script = script!("reserve" + books + "judge" + "give_back" + "ledger");
+pub(super) const SETTLE: Script = script!("settle" + books + "give_back" + "ledger");
 pub(super) const SEED: Script = script!("seed" + books);
 pub(super) const RESET: Script = script!("reset" + books);
 pub(super) const HOLD: Script = script!("hold");
 pub(super) const BEAT: Script = script!("beat");
 
 /// Every script.
-pub(super) const ALL: [Script; 8] = [CHARGE, READ, GRANT, REFUND, SEED, RESET, HOLD, BEAT];
+pub(super) const ALL: [Script; 10] = [
+    CHARGE, READ, GRANT, REFUND, RESERVE, SETTLE, SEED, RESET, HOLD, BEAT,
+];
 
 /// A script as the server is given it.
 pub(super) struct Loaded {

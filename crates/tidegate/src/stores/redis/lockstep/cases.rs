@@ -152,6 +152,15 @@ pub(super) fn step(limit: &Limit, random: &mut Random) -> i64 {
     step as i64
 }
 
+/// All of a limit, or so much of it as some priority may use.
+pub(super) fn ceiling(limit: &Limit, random: &mut Random) -> u64 {
+    match random.below(4) {
+        0 | 1 => limit.whole(),
+        2 => 1 + random.below(limit.whole()),
+        _ => (limit.whole() * 4 / 5).max(1),
+    }
+}
+
 /// What a request costs: mostly little, sometimes all or more than there can be.
 pub(super) fn cost(limit: &Limit, random: &mut Random) -> u64 {
     let capacity = limit.capacity();

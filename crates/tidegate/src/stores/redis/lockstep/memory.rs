@@ -36,12 +36,13 @@ fn run(kind: Kind, seed: u64) {
             now = now.saturating_add_signed(passed).min(1 << 52);
             let mut charges = Vec::new();
             for (i, limit) in limits.iter().enumerate().take(1 + random.below(4) as usize) {
+                let limit = limit.up_to(cases::ceiling(limit, &mut random));
                 charges.push(Charge {
                     subject: Fingerprint::new(u128::from(subject)),
                     rule: &rules[i / 2],
                     rate: (i % 2) as u8,
-                    limit: Cow::Borrowed(*limit),
-                    cost: Cost::new(cases::cost(limit, &mut random)).expect("a cost"),
+                    cost: Cost::new(cases::cost(&limit, &mut random)).expect("a cost"),
+                    limit: Cow::Owned(limit),
                     role: *random.pick(&[Role::Enforce, Role::Enforce, Role::Shadow, Role::Quota]),
                     terms: &Terms::USUAL,
                 });

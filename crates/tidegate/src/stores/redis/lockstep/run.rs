@@ -18,12 +18,14 @@ use crate::stores::redis::plan::{Manner, Plan};
 use crate::stores::redis::record;
 use crate::stores::redis::scripts::{self, Script};
 
-/// A charge: which rule, which rate, which limit of the pool, how much, and what it means.
+/// A charge: which rule, which rate, which limit of the pool, up to how much of that, what it costs, and
+/// what it means.
 #[derive(Clone, Copy)]
 pub(super) struct Choice {
     rule: usize,
     rate: u8,
     limit: usize,
+    up_to: u64,
     cost: u64,
     role: Role,
 }
@@ -82,11 +84,13 @@ impl Run {
                         1 => Role::Quota,
                         _ => Role::Enforce,
                     };
-                    let cost = cases::cost(&self.pool[limit], &mut self.random);
+                    let up_to = cases::ceiling(&self.pool[limit], &mut self.random);
+                    let cost = cases::cost(&self.pool[limit].up_to(up_to), &mut self.random);
                     charges.push(Choice {
                         rule,
                         rate,
                         limit,
+                        up_to,
                         cost,
                         role,
                     });
@@ -98,6 +102,7 @@ impl Run {
                 rule: 0,
                 rate: 0,
                 limit: subject.limits[0][0],
+                up_to: u64::MAX,
                 cost: 1,
                 role: Role::Enforce,
             });
@@ -141,7 +146,7 @@ impl Run {
                 subject: subject.id,
                 rule: &rules[choice.rule],
                 rate: choice.rate,
-                limit: Cow::Borrowed(&pool[choice.limit]),
+                limit: Cow::Owned(pool[choice.limit].up_to(choice.up_to)),
                 cost: Cost::new(match give_back {
                     true => choice.cost.min(2 * pool[choice.limit].capacity()),
                     false => choice.cost,

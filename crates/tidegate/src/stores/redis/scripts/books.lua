@@ -3,14 +3,15 @@
 --
 -- A plan is one byte (see charge.lua) and per charge PLANNED bytes: key (1-based) 1, role 1
 -- (0 enforce, 1 shadow, 2 quota), shape 1 (the kind times 8 and the length of its counts, for a
--- bucket 1), then doubles: cost, limit, and five more:
+-- bucket 1), then doubles: cost, the most that this charge may use of the limit, five more, and the whole
+-- limit. The five:
 --
 --   bucket    the cost and the room in its units, per_tick, microseconds per tick, the longest delay
 --             of a queue or -1
 --   calendar  five edges, now lying between the second and the fourth
 --   others    width, phase, 0, microseconds per tick, 0
 
-local PLANNED = 59
+local PLANNED = 67
 -- The last second that a record is told to expire in.
 local LATEST = 9007199254740
 
@@ -19,10 +20,11 @@ local LATEST = 9007199254740
 local function read_plan(plan, heads, now)
   local charges, at = {}, {}
   for from = 2, #plan, PLANNED do
-    local key, role, _, cost, most, a, b, c, d, e = struct.unpack('<BBBddddddd', plan, from)
+    local key, role, _, cost, most, a, b, c, d, e, whole = struct.unpack('<BBBdddddddd', plan, from)
     local limit
     limit, at[key] = read_header(heads[key], at[key] or 2)
-    limit.limit = most
+    limit.limit = whole
+    limit.ceiling = most
     limit.delay = e
     if limit.kind == 'calendar' then
       local tick = math.floor(now / limit.unit)

@@ -24,7 +24,7 @@ local plan = ARGV[1]
 -- set back. All other calls go on below, which decides the same.
 local plain = string.byte(plan) == 1
 
-if plain and #plan == 60 and string.byte(plan, 4) == 1 then
+if plain and #plan == 68 and string.byte(plan, 4) == 1 then
   -- One bucket.
   local need, room, per_tick, unit = struct.unpack('<dddd', plan, 21)
   local record, head = redis.call('GET', KEYS[1]), ARGV[2]
@@ -64,7 +64,7 @@ elseif plain then
   local call, take, pack, ceil = redis.call, struct.unpack, struct.pack, math.ceil
   local admitted, reply, waiting, key = 1, '', nil, 0
   local record, at, value, expires, expired
-  for from = 2, #plan, 59 do
+  for from = 2, #plan, 67 do
     local of, _, shape, cost, limit, a, b, c, unit = take('<BBBdddddd', plan, from)
     if of ~= key then
       if key > 0 then

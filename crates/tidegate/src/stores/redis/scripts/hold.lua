@@ -1,44 +1,39 @@
 -- Takes, renews or gives back a slot of what may be open at once.
 --
--- KEYS   1: the slots of one rule and subject: per slot the holder, 16 bytes, and when it ends, in
---        microseconds, 7 bytes
--- ARGV   1: the holder; 2: the most that may be open, or -1 to give the slot back; 3: how long the
+-- KEYS   1: the slots of one rule and subject: a sorted set of holders, 16 bytes each, by when their
+--        slots end, in microseconds
+-- ARGV   1: the holder; 2: `take`, `renew` or `release`; 3: the most that may be open; 4: how long the
 --        slot lasts, in microseconds
--- reply  1 if the holder has a slot else 0, how many are open
--- writes one SET that expires with the last slot, or a DEL; nothing if refused
+-- reply  1 if the holder has a slot now else 0, how many are open
+-- writes the set without what has ended, expiring with the last slot; nothing if refused
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local holder, most = ARGV[1], tonumber(ARGV[2])
-local slots = redis.call('GET', KEYS[1]) or ''
-local open, kept, held, last = 0, {}, false, 0
-
-for at = 1, #slots, 23 do
-  local ends = struct.unpack('<I7', slots, at + 16)
-  if ends > now then
-    if string.sub(slots, at, at + 15) == holder then
-      held = true
-    else
-      open = open + 1
-      kept[open] = string.sub(slots, at, at + 22)
-      last = math.max(last, ends)
-    end
-  end
+local holder, verb, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
+-- A number that Lua writes by itself loses digits.
+local function whole(number)
+  return string.format('%.0f', number)
 end
-if most >= 0 then
-  if not held and open >= most then
-    return { 0, open }
+
+local ends = tonumber(redis.call('ZSCORE', KEYS[1], holder) or '0')
+local held = ends > now
+local open = redis.call('ZCOUNT', KEYS[1], '(' .. whole(now), '+inf')
+
+if verb == 'release' then
+  if held then
+    redis.call('ZREM', KEYS[1], holder)
+    open = open - 1
   end
-  open = open + 1
-  local ends = now + tonumber(ARGV[3])
-  kept[open] = holder .. struct.pack('<I7', ends)
-  last = math.max(last, ends)
-elseif not held then
   return { 0, open }
 end
-if open == 0 then
-  redis.call('DEL', KEYS[1])
-else
-  redis.call('SET', KEYS[1], table.concat(kept), 'PXAT', math.ceil(last / 1000))
+if not held and (verb == 'renew' or open >= most) then
+  return { 0, open }
 end
-return { most >= 0 and 1 or 0, open }
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
+redis.call('ZADD', KEYS[1], whole(now + tonumber(ARGV[4])), holder)
+local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]
+redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(tonumber(last) / 1000)))
+if not held then
+  open = open + 1
+end
+return { 1, open }

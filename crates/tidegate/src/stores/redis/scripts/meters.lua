@@ -183,15 +183,15 @@ local function is_late(limit, state)
 end
 
 local function fits(limit, state, tick, cost)
-  if cost > limit.limit then
+  if cost > limit.ceiling then
     return false
   elseif limit.kind == 'bucket' then
-    return state[2] <= (limit.limit - cost) * limit.per_token and not is_late(limit, state)
+    return state[2] <= (limit.ceiling - cost) * limit.per_token and not is_late(limit, state)
   elseif limit.kind == 'sliding' then
     local left = limit.width - (tick - state[1] * limit.width)
-    return (state[2] + cost) * limit.width + state[3] * left <= limit.limit * limit.width
+    return (state[2] + cost) * limit.width + state[3] * left <= limit.ceiling * limit.width
   end
-  return used(limit, state, tick) <= limit.limit - cost
+  return used(limit, state, tick) <= limit.ceiling - cost
 end
 
 -- The largest cost that fits.
@@ -200,9 +200,9 @@ local function remaining(limit, state, tick)
     if is_late(limit, state) then
       return 0
     end
-    return math.floor(math.max(limit.limit * limit.per_token - state[2], 0) / limit.per_token)
+    return math.floor(math.max(limit.ceiling * limit.per_token - state[2], 0) / limit.per_token)
   end
-  return math.max(limit.limit - used(limit, state, tick), 0)
+  return math.max(limit.ceiling - used(limit, state, tick), 0)
 end
 
 -- Keeps no more than twice the limit in all the counts of a strict window, or in a log. The newest

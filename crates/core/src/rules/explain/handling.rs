@@ -1,0 +1,138 @@
+//! What else a rule does with the requests it counts: how nodes count together, who may use how much, who
+//! is slowed down, how many may be open.
+
+use std::fmt;
+
+use crate::algorithms::Limit;
+use crate::request::{Priority, Request};
+use crate::rules::concurrent::Concurrent;
+use crate::rules::model::{Rates, Rule};
+use crate::rules::rate::{Rate, parse_rate};
+use crate::rules::shedding::{Part, Soft};
+use crate::store::Counting;
+use crate::units::Nanos;
+
+/// How a rule handles one request, apart from its rates.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Handling {
+    /// How the counts of all nodes come together.
+    pub counting: Counting,
+    /// Of each rate, what it gives up for units to be drawn in advance.
+    pub leases: Vec<Leased>,
+    /// What requests like this may use of each rate, where priorities differ.
+    pub ceiling: Option<Ceiling>,
+    /// From where on requests are delayed.
+    pub soft: Option<Soft>,
+    /// How many may be open at once.
+    pub concurrent: Option<Concurrent>,
+}
+
+/// A rate of which units are drawn in advance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leased {
+    /// How long they may wait to be used.
+    pub lasts: Nanos,
+    /// The burst as it was written; nothing for a window, which gives nothing up.
+    pub burst: Option<u64>,
+    /// What can be used at once.
+    pub left: u64,
+}
+
+/// How much of a rule's rates a request may use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ceiling {
+    /// By its priority.
+    pub priority: Priority,
+    /// That part of each rate.
+    pub part: Part,
+    /// In units, of how many, for each rate.
+    pub units: Vec<(u64, u64)>,
+}
+
+impl Handling {
+    pub(super) fn of(rule: &Rule, rates: &Rates, request: &Request<'_>) -> Self {
+        let limits = rates.limits.iter().zip(&rates.written);
+        Handling {
+            counting: rule.terms.counting,
+            leases: limits
+                .filter_map(|(limit, text)| leased(limit, text))
+                .collect(),
+            ceiling: rule.priority.map(|ceilings| {
+                let priority = request.priority();
+                let limits = rates.limits_for(priority).iter();
+                Ceiling {
+                    priority,
+                    part: ceilings.of(priority),
+                    units: limits
+                        .map(|limit| (limit.capacity(), limit.whole()))
+                        .collect(),
+                }
+            }),
+            soft: rule.soft,
+            concurrent: rule.concurrent,
+        }
+    }
+}
+
+fn leased(limit: &Limit, written: &str) -> Option<Leased> {
+    let lasts = limit.lease()?;
+    let burst = match parse_rate(written) {
+        Ok(Rate::PerWindow(rate)) => rate.burst.unwrap_or(rate.count),
+        _ => limit.whole(),
+    };
+    Some(Leased {
+        lasts,
+        burst: limit.algorithm().takes_burst().then_some(burst),
+        left: limit.whole(),
+    })
+}
+
+/// A line for each thing that is not as usual.
+impl fmt::Display for Handling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(ceiling) = &self.ceiling {
+            write!(f, "\n  priority: {ceiling}")?;
+        }
+        if let Some(soft) = self.soft {
+            let (begins, most) = (soft.begins(), soft.max_delay());
+            write!(
+                f,
+                "\n  soft: delayed from {begins} in use on, by {most} when all is"
+            )?;
+        }
+        if self.counting != Counting::Exact {
+            write!(f, "\n  counting: {}", self.counting.name())?;
+        }
+        for leased in &self.leases {
+            write!(f, ", {leased}")?;
+        }
+        match self.concurrent {
+            Some(concurrent) => write!(
+                f,
+                "\n  concurrent: {concurrent}, counted by acquire and release alone"
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Ceiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} may use {}", self.priority.name(), self.part)?;
+        for (i, (units, whole)) in self.units.iter().enumerate() {
+            let before = if i == 0 { ":" } else { " and" };
+            write!(f, "{before} {units} of {whole}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Leased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "for {} at most", self.lasts)?;
+        match self.burst {
+            Some(burst) => write!(f, " (burst {} of the {burst} written)", self.left),
+            None => Ok(()),
+        }
+    }
+}

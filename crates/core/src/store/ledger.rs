@@ -1,0 +1,170 @@
+//! The open reservations of a store that keeps them in memory.
+//!
+//! Kept by counter, because it is the next reservation of a counter that brings those back that nobody
+//! settled. Bounded: one that finds no room cannot be made. Knows neither limits nor how a counter is
+//! changed; whoever asks does that.
+
+use std::collections::HashMap;
+
+use super::{Charge, Kept, Outcome, Reserve, Settle, Used};
+use crate::units::{Cost, Nanos};
+
+/// Reservations by counter.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    entries: HashMap<u128, Vec<Entry>>,
+    count: usize,
+    most: usize,
+}
+
+/// One charge of a reservation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Entry {
+    id: u128,
+    /// Of the limit it was charged under.
+    tag: u32,
+    estimate: Cost,
+    charged: Nanos,
+    until: Nanos,
+    /// Whether the estimate has come back.
+    back: bool,
+}
+
+/// An estimate that nobody settled in time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Abandoned {
+    /// How much it was.
+    pub estimate: Cost,
+    /// The store's time of its charge.
+    pub charged: Nanos,
+}
+
+impl Entry {
+    fn forgotten_at(&self) -> Nanos {
+        self.until.plus(self.until.since(self.charged))
+    }
+}
+
+impl Ledger {
+    /// Room for so many charges of reservations.
+    pub fn new(most: usize) -> Self {
+        Ledger {
+            entries: HashMap::new(),
+            count: 0,
+            most,
+        }
+    }
+
+    /// Whether a reservation finds room. If need be, those that can no longer be settled make it.
+    pub fn has_room(&mut self, reserve: &Reserve<'_>, now: Nanos) -> bool {
+        let more = reserve.set.charges.len();
+        if self.count + more > self.most {
+            self.entries.retain(|_, entries| {
+                entries.retain(|entry| entry.forgotten_at() > now);
+                !entries.is_empty()
+            });
+            self.count = self.entries.values().map(Vec::len).sum();
+        }
+        self.count + more <= self.most
+    }
+
+    /// Notes a reservation that was admitted: what was charged for it.
+    pub fn enter_all(&mut self, reserve: &Reserve<'_>, outcome: &Outcome) {
+        for (charge, reading) in reserve.set.charges.iter().zip(&outcome.readings) {
+            if reading.verdict.allows() {
+                self.enter(reserve, charge, outcome.at);
+            }
+        }
+    }
+
+    fn enter(&mut self, reserve: &Reserve<'_>, charge: &Charge<'_>, at: Nanos) {
+        let entry = Entry {
+            id: reserve.id,
+            tag: charge.limit.tag(),
+            estimate: charge.cost,
+            charged: at,
+            until: at.plus(reserve.lasts),
+            back: false,
+        };
+        self.entries
+            .entry(charge.counter())
+            .or_default()
+            .push(entry);
+        self.count += 1;
+    }
+
+    /// The estimates of a counter that nobody settled in time, to be given back now. Those of another
+    /// limit than it has now are not told: what was a unit then cannot be said.
+    pub fn abandoned(&mut self, charge: &Charge<'_>, now: Nanos) -> Vec<Abandoned> {
+        let Some(entries) = self.entries.get_mut(&charge.counter()) else {
+            return Vec::new();
+        };
+        let mut abandoned = Vec::new();
+        for entry in &mut *entries {
+            if entry.back || entry.until > now {
+                continue;
+            }
+            entry.back = true;
+            let Entry {
+                estimate, charged, ..
+            } = *entry;
+            if entry.tag == charge.limit.tag() {
+                abandoned.push(Abandoned { estimate, charged });
+            }
+        }
+        let before = entries.len();
+        entries.retain(|entry| !entry.back || entry.forgotten_at() > now);
+        self.count -= before - entries.len();
+        if entries.is_empty() {
+            self.entries.remove(&charge.counter());
+        }
+        abandoned
+    }
+
+    /// Takes out what there is of each charge of a settlement; one that nobody settled stays as one
+    /// whose estimate has come back.
+    pub fn close(&mut self, settle: &Settle<'_>) -> Vec<Kept> {
+        let charges = settle.set.charges.iter();
+        charges
+            .map(|charge| self.close_one(settle, charge))
+            .collect()
+    }
+
+    fn close_one(&mut self, settle: &Settle<'_>, charge: &Charge<'_>) -> Kept {
+        let Some(entries) = self.entries.get_mut(&charge.counter()) else {
+            return Kept::Nothing;
+        };
+        let same = |entry: &Entry| {
+            entry.id == settle.id
+                && entry.tag == charge.limit.tag()
+                && entry.estimate == charge.cost
+        };
+        let Some(at) = entries.iter().position(same) else {
+            return Kept::Nothing;
+        };
+        let kept = match (entries[at].back, &settle.used) {
+            (false, _) => Kept::Open,
+            (true, Used::Known(_)) => Kept::Back,
+            (true, Used::Unsaid) => return Kept::Nothing,
+        };
+        if settle.used == Used::Unsaid {
+            entries[at].back = true;
+            return kept;
+        }
+        entries.swap_remove(at);
+        self.count -= 1;
+        if entries.is_empty() {
+            self.entries.remove(&charge.counter());
+        }
+        kept
+    }
+
+    /// Hands the reservations of a counter over to another store.
+    pub fn hand_over(&mut self, counter: u128, to: &mut Ledger) {
+        if let Some(entries) = self.entries.remove(&counter) {
+            self.count -= entries.len();
+            to.count += entries.len();
+            to.entries.entry(counter).or_default().extend(entries);
+        }
+    }
+}

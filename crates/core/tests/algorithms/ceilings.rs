@@ -1,0 +1,190 @@
+//! Requests that may use only a part of a limit, among others that may use more: what is used and a cost
+//! come to no more than the part, and to all of it. One oracle knows the counter they share.
+
+use tidegate_core::algorithms::{Algorithm, Division, Limit, Precision, Retry, Spec, Verdict};
+use tidegate_core::units::{Cost, Nanos};
+
+use crate::case::Case;
+use crate::oracle::{self, Oracle};
+use crate::rng::for_each_seed;
+use crate::subject::{Look, Shipped, Subject, cost};
+use crate::trace::{Clock, Trace};
+
+/// The same counter, looked at by a request that may use `ceiling` of it.
+fn under(subject: &Shipped, ceiling: u64) -> Shipped {
+    Shipped {
+        limit: subject.limit.up_to(ceiling),
+        state: subject.state.clone(),
+    }
+}
+
+/// What a request that may use `ceiling` may still have, by the definition.
+fn room(oracle: &dyn Oracle, whole: u64, ceiling: u64, now: Nanos) -> u64 {
+    oracle.room(now).saturating_sub(whole - ceiling)
+}
+
+fn agree(oracle: &dyn Oracle, subject: &Shipped, ceiling: u64, now: Nanos, cost: Cost) -> Look {
+    let (part, whole) = (under(subject, ceiling), subject.limit.whole());
+    let (look, all) = (part.look(now, cost), subject.look(now, cost));
+    let room = room(oracle, whole, ceiling, now);
+    let about = format!("{cost} of {ceiling} of {whole} at {now:?}: {look:?}");
+    assert_eq!(look.figures.remaining, room, "{about}");
+    assert_eq!(look.figures.reset_after, all.figures.reset_after, "{about}");
+    assert_eq!(look.fresh_at, all.fresh_at, "{about}");
+    match look.verdict {
+        Verdict::Allow { .. } => {
+            assert!(cost.get() <= room, "{about}");
+            assert_eq!(look.verdict, all.verdict, "{about}");
+        }
+        Verdict::Deny {
+            retry: Retry::Never,
+        } => assert!(cost.get() > ceiling, "{about}"),
+        Verdict::Deny {
+            retry: Retry::After(wait),
+        } => {
+            assert!(room < cost.get() && cost.get() <= ceiling, "{about}");
+            earliest(oracle, whole, ceiling, now, wait, cost.get());
+        }
+    }
+    match room == ceiling {
+        true => assert_eq!(look.figures.more_after, Nanos::ZERO, "{about}"),
+        false => {
+            let wait = look.figures.more_after;
+            earliest(oracle, whole, ceiling, now, wait, room + 1);
+        }
+    }
+    look
+}
+
+/// `wait` is enough for `units`, and one nanosecond less is not.
+fn earliest(oracle: &dyn Oracle, whole: u64, ceiling: u64, now: Nanos, wait: Nanos, units: u64) {
+    let (then, before) = (now.plus(wait), now.plus(wait).since(Nanos::new(1)));
+    let room = |at| room(oracle, whole, ceiling, at);
+    let enough = then == Nanos::MAX || room(then) >= units;
+    assert!(enough && room(before) < units, "{units} after {wait:?}");
+}
+
+#[test]
+fn a_cost_fits_exactly_when_it_and_what_is_used_come_to_the_ceiling_at_most() {
+    let (mut allowed, mut refused, mut only_above) = (0_u64, 0_u64, 0_u64);
+    for_each_seed(2_100, |rng| {
+        let algorithm = rng.pick(&Algorithm::ALL);
+        let case = Case::random(rng, algorithm);
+        let whole = case.limit.whole();
+        let mut oracle = oracle::of(&case);
+        let mut subject = Shipped::new(&case.limit);
+        let mut trace = Trace::new(&case, Clock::Unsteady);
+        let mut told = None;
+        for _ in 0..100 {
+            trace.step(rng, told);
+            let now = trace.now;
+            subject.settle(now);
+            oracle::settle(oracle.as_mut(), case.limit.tick(), now);
+            let any = rng.between(1, whole);
+            let ceiling = rng.pick(&[whole, any, (whole * 4 / 5).max(1), 1]);
+            let cost = trace.cost(rng, room(oracle.as_ref(), whole, ceiling, now));
+            let look = agree(oracle.as_ref(), &subject, ceiling, now, cost);
+            if look.verdict.allows() {
+                subject.spend(now, cost);
+                oracle.record(now, cost.get());
+                allowed += 1;
+            } else {
+                refused += 1;
+                only_above += u64::from(subject.look(now, cost).verdict.allows());
+            }
+            told = Some(look);
+        }
+    });
+    let all_sides = allowed > 20_000 && refused > 20_000 && only_above > 10_000;
+    let single = std::env::var_os("TIDEGATE_SEED").is_some();
+    assert!(all_sides || single, "{allowed} {refused} {only_above}");
+}
+
+fn limit(algorithm: Algorithm, count: u64) -> Limit {
+    let spec = Spec::new(algorithm, count, Nanos::from_secs(60));
+    Limit::compile(&spec, Precision::Script).expect("a fit rate")
+}
+
+/// Takes single units until one is refused; how many.
+fn drained(subject: &mut Shipped, ceiling: u64) -> u64 {
+    let now = Nanos::from_secs(1_000_000);
+    let mut taken = 0;
+    while under(subject, ceiling).look(now, cost(1)).verdict.allows() {
+        subject.spend(now, cost(1));
+        taken += 1;
+    }
+    taken
+}
+
+#[test]
+fn who_may_use_all_gets_what_others_had_to_leave() {
+    for algorithm in Algorithm::ALL {
+        let mut subject = Shipped::new(&limit(algorithm, 1_000));
+        let taken = [800, 950, 1_000].map(|ceiling| drained(&mut subject, ceiling));
+        assert_eq!(taken, [800, 150, 50], "{algorithm}");
+        assert_eq!(drained(&mut subject, 800), 0, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_ceiling_changes_no_state_and_no_debt() {
+    for algorithm in Algorithm::ALL {
+        let all = limit(algorithm, 100);
+        let part = all.up_to(10);
+        assert_eq!(
+            (part.tag(), part.parameters()),
+            (all.tag(), all.parameters())
+        );
+        assert_ne!(part, all);
+        let now = Nanos::from_secs(1_000_000);
+        let [mut one, mut other] = [all.fresh(now), part.fresh(now)];
+        let at = all.advance(&mut one, now);
+        all.spend(&mut one, at, cost(1_000));
+        part.spend(&mut other, at, cost(1_000));
+        assert_eq!(one, other, "{algorithm}");
+        assert_eq!(all.used(&one, at), 200, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_draw_takes_half_of_what_is_left_below_the_ceiling() {
+    for algorithm in Algorithm::ALL {
+        let all = limit(algorithm, 100);
+        let now = Nanos::from_secs(1_000_000);
+        let mut state = all.fresh(now);
+        let at = all.advance(&mut state, now);
+        all.spend(&mut state, at, cost(71));
+        let drawn = |units: u64, state: &mut _| all.up_to(units).draw(state, at, cost(100));
+        assert_eq!(drawn(80, &mut state), 5, "{algorithm}");
+        assert_eq!(drawn(60, &mut state), 0, "{algorithm}");
+        assert_eq!(drawn(100, &mut state), 12, "{algorithm}");
+    }
+}
+
+#[test]
+fn the_parts_of_a_ceiling_add_up_on_all_nodes_as_those_of_a_limit_do() {
+    for algorithm in Algorithm::ALL {
+        for (count, ceiling, nodes) in [(100, 80, 3), (10, 8, 4), (10, 1, 4), (7, 7, 7), (3, 2, 9)]
+        {
+            let limit = limit(algorithm, count);
+            let parts = |ceiling| {
+                let limit = limit.up_to(ceiling);
+                let share = move |place| {
+                    let place = Some(place);
+                    limit.share(Division {
+                        percent: 80,
+                        nodes,
+                        place,
+                    })
+                };
+                (0..nodes).map(share)
+            };
+            let sum: u64 = parts(ceiling).flatten().map(|part| part.capacity()).sum();
+            assert_eq!(sum, (ceiling * 4 / 5).max(1), "{algorithm} {ceiling}");
+            for (part, all) in parts(ceiling).zip(parts(count)) {
+                let tags = part.zip(all).map(|(part, all)| (part.tag(), all.tag()));
+                assert!(tags.is_none_or(|(part, all)| part == all), "{algorithm}");
+            }
+        }
+    }
+}

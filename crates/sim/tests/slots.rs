@@ -1,0 +1,343 @@
+//! Limits on what is open at once, through everything that can happen to a store and to a holder: never
+//! more than are stated, and no slot that nobody holds stays taken.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidegate::clock::ManualClock;
+use tidegate::resilience::{Resilient, Settings, resilient};
+use tidegate::rules::{SourceFile, parse};
+use tidegate::{Acquired, Keeper, Limiter, Policy, Request, Secret, Slot, Ticket};
+use tidegate_core::store::{Source, Store};
+use tidegate_core::units::Nanos;
+use tidegate_sim::Variant;
+use tidegate_sim::executor::{NodeRuntime, Sim};
+use tidegate_sim::model::{Cluster, Divided, Link, Model, SharedModel, Weather};
+
+const DATE: Nanos = Nanos::from_secs(1_700_000_000);
+const SECS: fn(u64) -> Nanos = Nanos::from_secs;
+const MS: fn(u64) -> Nanos = Nanos::from_millis;
+const DOWN: Weather = Weather {
+    down: true,
+    ..Weather::FAIR
+};
+
+type Shared = Resilient<Divided, NodeRuntime>;
+
+/// Nodes on one store, and a rule that lets `most` be open.
+struct Scene<S: Store + 'static> {
+    sim: Sim,
+    model: SharedModel,
+    nodes: Vec<Node<S>>,
+}
+
+struct Node<S: Store + 'static> {
+    limiter: Arc<Limiter<S>>,
+    keeper: Keeper<S, NodeRuntime>,
+}
+
+impl Scene<Shared> {
+    fn new(nodes: usize, most: u32) -> Self {
+        let scene = Scene::with(nodes, most, |model, link, runtime| {
+            let cluster = Arc::new(Cluster::new([Arc::clone(model)]));
+            let parts = Divided::new(&cluster, link);
+            resilient(parts, runtime, Settings::default(), Arc::new(|_| {}))
+        });
+        scene.pass(MS(3_000)); // until the list of nodes is known to be complete
+        scene
+    }
+}
+
+impl<S: Store + 'static> Scene<S> {
+    fn with(nodes: usize, most: u32, store: impl Fn(&SharedModel, Link, NodeRuntime) -> S) -> Self {
+        let sim = Sim::new(1);
+        let model = Arc::new(Mutex::new(Model::new(DATE)));
+        let nodes = (0..nodes).map(|i| {
+            let link = Link::new(
+                &sim,
+                &model,
+                i,
+                Nanos::ZERO,
+                Variant::Shipped,
+                &Arc::default(),
+            );
+            let runtime = NodeRuntime::new(&sim, i, SECS(7), DATE);
+            let store = store(&model, link, runtime.clone());
+            let text =
+                format!("version: 1\nrules: [{{ name: uploads, by: user, concurrent: {most} }}]");
+            let rules = parse(&[SourceFile {
+                name: "rules.yaml",
+                text: &text,
+            }]);
+            let policy = Policy::of(rules.expect("good rules"));
+            let secret = Secret::from_bytes(b"0123456789abcdef").expect("a secret");
+            let clock = Arc::new(ManualClock::at(DATE));
+            let limiter = Arc::new(Limiter::new(store, policy, secret, clock));
+            Node {
+                keeper: Keeper::new(Arc::clone(&limiter), runtime),
+                limiter,
+            }
+        });
+        Scene {
+            nodes: nodes.collect(),
+            sim,
+            model,
+        }
+    }
+
+    fn pass(&self, span: Nanos) {
+        self.sim.run_until(self.sim.now().plus(span));
+    }
+
+    fn weather(&self, weather: Weather) {
+        self.model.lock().weather = weather;
+    }
+
+    /// One more open request at a node, kept there.
+    fn open(&self, node: usize) -> Option<Slot<S, NodeRuntime>> {
+        let acquired = self.sim.block_on(self.nodes[node].keeper.acquire(ada()));
+        match acquired.expect("an answer") {
+            Acquired::Open { slot, .. } => Some(slot),
+            Acquired::Full(full) => {
+                assert_eq!(full.rule.as_str(), "uploads");
+                None
+            }
+            Acquired::Refused(_) => panic!("no rate refuses"),
+        }
+    }
+
+    /// As many more as there is room for, over all nodes in turn.
+    fn fill(&self) -> Vec<Slot<S, NodeRuntime>> {
+        let mut slots = Vec::new();
+        loop {
+            let before = slots.len();
+            slots.extend((0..self.nodes.len()).filter_map(|node| self.open(node)));
+            if slots.len() == before {
+                return slots;
+            }
+        }
+    }
+
+    /// The same at one node.
+    fn fill_of(&self, node: usize) -> Vec<Slot<S, NodeRuntime>> {
+        std::iter::from_fn(|| self.open(node)).collect()
+    }
+
+    /// One that its holder does not keep: it dies at once.
+    fn open_and_die(&self, node: usize) -> Option<Ticket> {
+        let limiter = &self.nodes[node].limiter;
+        let acquired = self.sim.block_on(limiter.acquire(ada(), SECS(10)));
+        match acquired.expect("an answer") {
+            Acquired::Open { slot, .. } => Some(slot),
+            _ => None,
+        }
+    }
+}
+
+fn ada() -> Request<'static> {
+    Request::default().with("user", "ada")
+}
+
+fn lost<S: Store + 'static>(slots: &[Slot<S, NodeRuntime>]) -> usize {
+    slots.iter().filter(|slot| slot.is_lost()).count()
+}
+
+#[test]
+fn all_nodes_together_have_as_many_open_as_the_rule_says_for_as_long_as_they_like() {
+    let scene = Scene::new(4, 10);
+    let slots = scene.fill();
+    assert_eq!(slots.len(), 10);
+    for _ in 0..60 {
+        scene.pass(SECS(1));
+        assert!(scene.open(0).is_none(), "at {}", scene.sim.now());
+        assert_eq!(lost(&slots), 0);
+    }
+    drop(slots);
+    scene.pass(MS(100));
+    assert_eq!(scene.fill().len(), 10, "all were given back, at once");
+}
+
+#[test]
+fn slots_of_a_dead_holder_come_back_when_they_end_and_not_before() {
+    let scene = Scene::new(2, 2);
+    scene.open_and_die(0).expect("room");
+    let kept = scene.open(1).expect("room");
+    scene.pass(MS(9_900));
+    assert!(scene.open(0).is_none());
+    scene.pass(MS(200));
+    let next = scene.open(0).expect("the dead one's");
+    assert!(scene.open(0).is_none() && !kept.is_lost() && !next.is_lost());
+}
+
+#[test]
+fn a_node_that_dies_gives_its_slots_back_by_their_end() {
+    let scene = Scene::new(2, 4);
+    let slots: Vec<_> = (0..4).map(|_| scene.open(0).expect("room")).collect();
+    scene.pass(SECS(30));
+    assert!(scene.open(1).is_none());
+    scene.sim.kill(0);
+    scene.pass(SECS(10));
+    assert_eq!(scene.fill_of(1).len(), 4);
+    drop(slots);
+}
+
+/// The store is away for longer than slots last, and knows of none when it is back: those who hold them
+/// have told it before it is asked for new ones.
+#[test]
+fn slots_outlive_an_outage_and_nobody_takes_their_place_afterwards() {
+    let scene = Scene::new(4, 8);
+    let before = scene.fill();
+    assert_eq!(before.len(), 8);
+    scene.weather(DOWN);
+    scene.pass(SECS(30));
+    assert_eq!(lost(&before), 0, "kept without the store");
+    assert_eq!(scene.fill().len(), 0, "each node has more than its share");
+    scene.weather(Weather::FAIR);
+    scene.pass(SECS(3));
+    assert_eq!(scene.fill().len(), 0);
+    assert_eq!(lost(&before), 0);
+    drop(before);
+    scene.pass(SECS(1));
+    assert_eq!(scene.fill().len(), 8);
+}
+
+/// What a node gave without the store is in it afterwards, until it is given back: also if it is given
+/// back while nobody can be told.
+#[test]
+fn slots_given_without_the_store_are_told_to_it_when_it_is_back() {
+    let scene = Scene::new(4, 10);
+    scene.weather(DOWN);
+    scene.pass(SECS(2));
+    let mut slots = scene.fill();
+    assert_eq!(slots.len(), 8, "the share of all nodes");
+    scene.weather(Weather::FAIR);
+    scene.pass(SECS(2));
+    let more = scene.fill();
+    assert_eq!(more.len(), 2, "the rest of the limit");
+    scene.weather(DOWN);
+    scene.pass(SECS(2));
+    slots.truncate(3);
+    scene.pass(SECS(1));
+    scene.weather(Weather::FAIR);
+    scene.pass(SECS(2));
+    assert_eq!(scene.fill().len(), 5, "given back while the store was away");
+    assert_eq!(lost(&slots) + lost(&more), 0);
+}
+
+/// A store that lost everything would find room for all of them once more.
+#[test]
+fn a_store_that_lost_its_slots_has_them_again_before_it_gives_new_ones() {
+    for flushed in [false, true] {
+        let scene = Scene::new(4, 40);
+        let slots = scene.fill();
+        assert_eq!(slots.len(), 40);
+        match flushed {
+            true => scene.model.lock().forget_everything(),
+            false => scene.model.lock().restart_empty(),
+        }
+        for _ in 0..40 {
+            let more = scene.fill();
+            assert_eq!(more.len(), 0, "at {}", scene.sim.now());
+            scene.pass(MS(100));
+        }
+        scene.pass(SECS(20));
+        assert_eq!((scene.fill().len(), lost(&slots)), (0, 0));
+        drop(slots);
+        scene.pass(SECS(1));
+        assert_eq!(scene.fill().len(), 40);
+    }
+}
+
+/// While a store is away nodes give what is their share, beside what was open before: no more.
+#[test]
+fn an_outage_adds_the_share_at_most() {
+    let scene = Scene::new(4, 40);
+    let before = scene.fill_of(0);
+    assert_eq!(before.len(), 40, "all at one node");
+    scene.weather(DOWN);
+    scene.pass(SECS(2));
+    let during = scene.fill();
+    assert_eq!(during.len(), 24, "the shares of the other three");
+    scene.weather(Weather::FAIR);
+    scene.pass(SECS(5));
+    assert_eq!(scene.fill().len(), 0);
+    drop(before);
+    scene.pass(SECS(1));
+    assert_eq!(scene.fill().len(), 16);
+}
+
+/// Without anything around the store, so that it is known who knows what.
+fn bare(most: u32) -> Scene<Link> {
+    Scene::with(2, most, |_, link, _| link)
+}
+
+#[test]
+fn a_slot_that_could_not_be_renewed_is_lost_until_there_is_room_again() {
+    let scene = bare(1);
+    let slot = scene.open(0).expect("room");
+    scene.weather(DOWN);
+    scene.pass(SECS(9));
+    assert!(!slot.is_lost(), "it lasts as long as it was said to");
+    scene.pass(SECS(2));
+    assert!(slot.is_lost());
+    scene.weather(Weather::FAIR);
+    let other = scene.open(1).expect("the place is free");
+    scene.pass(SECS(20));
+    assert!(slot.is_lost() && !other.is_lost());
+    drop(other);
+    scene.pass(SECS(10));
+    assert!(!slot.is_lost(), "found again");
+    assert!(scene.open(1).is_none());
+}
+
+/// A renewal that is under way when its slot is given back must not take it again.
+#[test]
+fn a_slot_that_was_given_back_is_never_taken_again() {
+    for late_ms in (3_200..3_500).step_by(20) {
+        let scene = bare(1);
+        let slow = Weather {
+            fastest: MS(50),
+            ..Weather::FAIR
+        };
+        let slot = scene.open(0).expect("room");
+        scene.weather(slow);
+        scene.pass(MS(late_ms));
+        drop(slot);
+        scene.pass(SECS(1));
+        assert!(scene.open(1).is_some(), "dropped after {late_ms} ms");
+    }
+    let scene = bare(1);
+    let ticket = scene.open_and_die(0).expect("room");
+    let limiter = &scene.nodes[1].limiter;
+    assert!(
+        scene
+            .sim
+            .block_on(limiter.renew(&ticket))
+            .expect("an answer")
+    );
+    scene
+        .sim
+        .block_on(limiter.release(&ticket))
+        .expect("an answer");
+    assert!(
+        !scene
+            .sim
+            .block_on(limiter.renew(&ticket))
+            .expect("an answer")
+    );
+    assert!(scene.open(0).is_some());
+}
+
+#[test]
+fn without_the_store_a_refusal_says_so() {
+    let scene = Scene::new(1, 1);
+    scene.weather(DOWN);
+    scene.pass(SECS(2));
+    let _slot = scene.open(0).expect("one node holds the one unit");
+    let full = scene.sim.block_on(scene.nodes[0].keeper.acquire(ada()));
+    let Ok(Acquired::Full(full)) = full else {
+        panic!("one is open");
+    };
+    assert_eq!((full.source, full.unavailable), (Source::Fallback, false));
+    assert_eq!((full.open, full.most), (1, 1));
+}

@@ -1,0 +1,65 @@
+//! How many slots of each rule are open as far as this node has heard: a figure for people, which
+//! decides nothing.
+//!
+//! Counted are those that were taken or renewed here and not given back here. Beyond a bound new ones
+//! are not counted.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use tidegate_core::subject::RuleName;
+use tidegate_core::units::Nanos;
+
+use super::ticket::Ticket;
+
+/// Tickets that are counted: what a node of many callers has open, and a few dozen megabytes.
+const MOST: usize = 250_000;
+
+/// The open tickets.
+#[derive(Debug, Default)]
+pub(super) struct Register(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    open: BTreeMap<u128, (Nanos, Vec<RuleName>)>,
+    /// How many there may be before those that have ended are looked for.
+    sweep_at: usize,
+}
+
+impl Register {
+    /// A ticket is open until `until`.
+    pub(super) fn opened(&self, ticket: &Ticket, now: Nanos, until: Nanos) {
+        if ticket.entries.is_empty() {
+            return;
+        }
+        let mut table = self.0.lock();
+        if let Some((known, _)) = table.open.get_mut(&ticket.holder) {
+            *known = until;
+            return;
+        }
+        if table.open.len() >= table.sweep_at.min(MOST) {
+            table.open.retain(|_, (until, _)| *until > now);
+            table.sweep_at = (2 * table.open.len()).max(64);
+        }
+        if table.open.len() < MOST {
+            let rules = ticket.entries.iter().map(|entry| entry.rule.clone());
+            table.open.insert(ticket.holder, (until, rules.collect()));
+        }
+    }
+
+    /// A ticket was given back, or is lost.
+    pub(super) fn closed(&self, ticket: &Ticket) {
+        self.0.lock().open.remove(&ticket.holder);
+    }
+
+    /// How many slots of each rule are open.
+    pub(super) fn by_rule(&self, now: Nanos) -> BTreeMap<String, u64> {
+        let table = self.0.lock();
+        let mut counts = BTreeMap::new();
+        let open = table.open.values().filter(|(until, _)| *until > now);
+        for rule in open.flat_map(|(_, rules)| rules) {
+            *counts.entry(rule.as_str().to_owned()).or_insert(0) += 1;
+        }
+        counts
+    }
+}

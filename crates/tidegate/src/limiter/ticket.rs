@@ -1,0 +1,157 @@
+//! Which slots one request holds, and the same as sealed text.
+//!
+//! The text is for callers that are other programs. It is sealed with the deployment secret like a
+//! receipt, so it cannot be made up or altered, works on every node, and carries no client data.
+
+use smallvec::SmallVec;
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::Nanos;
+
+use crate::receipt::{Reader, from_hex, to_hex};
+use crate::secret::{SEAL_LEN, Secret};
+
+/// No receipt begins with it, so neither can stand for the other.
+const KIND: u8 = b's';
+
+/// Why a slot is not honoured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TicketError {
+    /// It was altered, made up, or sealed with another secret.
+    #[error("this is not a slot of this deployment")]
+    Forged,
+}
+
+/// The slots of one request: all have one holder, and end together unless they are renewed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    pub(super) holder: u128,
+    pub(super) lasts: Nanos,
+    pub(super) entries: SmallVec<[Entry; 2]>,
+}
+
+/// One slot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Entry {
+    pub(super) rule: RuleName,
+    pub(super) subject: Fingerprint,
+    pub(super) place: Place,
+}
+
+/// Where a slot is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// With the counters.
+    Store,
+    /// On the node that gave it.
+    Node,
+}
+
+impl Ticket {
+    /// How long it lasts unless it is renewed.
+    pub fn lasts(&self) -> Nanos {
+        self.lasts
+    }
+
+    /// As sealed text.
+    pub(super) fn seal(&self, secret: &Secret) -> String {
+        let mut bytes = vec![KIND];
+        bytes.extend(self.holder.to_be_bytes());
+        bytes.extend(self.lasts.get().to_be_bytes());
+        for entry in &self.entries {
+            let name = entry.rule.as_str().as_bytes();
+            bytes.extend(u16::try_from(name.len()).unwrap_or(0).to_be_bytes());
+            bytes.extend(name);
+            bytes.extend(entry.subject.bits().to_be_bytes());
+            bytes.push(match entry.place {
+                Place::Store => 0,
+                Place::Node => 1,
+            });
+        }
+        let seal = secret.seal(&bytes);
+        bytes.extend(seal);
+        to_hex(&bytes)
+    }
+
+    /// From sealed text.
+    pub(super) fn open(text: &str, secret: &Secret) -> Result<Self, TicketError> {
+        let bytes = from_hex(text).ok_or(TicketError::Forged)?;
+        let split = bytes.len().checked_sub(SEAL_LEN);
+        let (payload, seal) = split
+            .map(|at| bytes.split_at(at))
+            .ok_or(TicketError::Forged)?;
+        if !secret.sealed(payload, seal) {
+            return Err(TicketError::Forged);
+        }
+        Ticket::read(payload).ok_or(TicketError::Forged)
+    }
+
+    fn read(payload: &[u8]) -> Option<Self> {
+        let mut from = Reader(payload);
+        let [KIND] = from.take()? else { return None };
+        let mut ticket = Ticket {
+            holder: u128::from_be_bytes(from.take()?),
+            lasts: Nanos::new(u64::from_be_bytes(from.take()?)),
+            entries: SmallVec::new(),
+        };
+        while !from.0.is_empty() {
+            let name_len = usize::from(u16::from_be_bytes(from.take()?));
+            let (name, rest) = from.0.split_at_checked(name_len)?;
+            from.0 = rest;
+            ticket.entries.push(Entry {
+                rule: RuleName::new(std::str::from_utf8(name).ok()?),
+                subject: Fingerprint::new(u128::from_be_bytes(from.take()?)),
+                place: match from.take()? {
+                    [0] => Place::Store,
+                    [1] => Place::Node,
+                    _ => return None,
+                },
+            });
+        }
+        Some(ticket)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket() -> Ticket {
+        let entry = |rule: &str, place| Entry {
+            rule: RuleName::new(rule),
+            subject: Fingerprint::new(99),
+            place,
+        };
+        Ticket {
+            holder: 42,
+            lasts: Nanos::from_secs(10),
+            entries: [entry("uploads", Place::Store), entry("a", Place::Node)]
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_sealed_can_be_opened_and_no_digit_can_be_changed_or_left_out() {
+        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
+        let text = ticket().seal(&secret);
+        assert_eq!(Ticket::open(&text, &secret), Ok(ticket()));
+        for at in 0..text.len() {
+            let mut altered = text.clone().into_bytes();
+            altered[at] = if altered[at] == b'0' { b'1' } else { b'0' };
+            let altered = String::from_utf8(altered).unwrap();
+            for forged in [&*altered, &text[..at]] {
+                assert_eq!(Ticket::open(forged, &secret), Err(TicketError::Forged));
+            }
+        }
+    }
+
+    #[test]
+    fn a_slot_is_no_receipt_and_nonsense_is_neither() {
+        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
+        let text = ticket().seal(&secret);
+        assert!(crate::receipt::Receipt::open(&text, &secret).is_err());
+        for text in ["", "0", "zz", "é", "00", &"0".repeat(300_000)] {
+            assert_eq!(Ticket::open(text, &secret), Err(TicketError::Forged));
+        }
+    }
+}

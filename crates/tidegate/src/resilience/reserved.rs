@@ -1,0 +1,25 @@
+//! Estimates that were admitted without the store. Only this node knows of them: settled elsewhere they
+//! are not found, and what was estimated stands.
+
+use parking_lot::Mutex;
+use tidegate_core::store::{Kept, Ledger, Outcome, Reserve, Settle};
+
+/// Reservations of this node alone. Bounded; what finds no room stands as it was estimated.
+pub(super) struct Reserved(Mutex<Ledger>);
+
+impl Reserved {
+    pub(super) fn new(most: usize) -> Self {
+        Reserved(Mutex::new(Ledger::new(most)))
+    }
+
+    pub(super) fn enter(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
+        let mut ledger = self.0.lock();
+        if ledger.has_room(reserve, outcome.at) {
+            ledger.enter_all(reserve, outcome);
+        }
+    }
+
+    pub(super) fn close(&self, settle: &Settle<'_>) -> Vec<Kept> {
+        self.0.lock().close(settle)
+    }
+}

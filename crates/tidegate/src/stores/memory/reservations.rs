@@ -1,0 +1,84 @@
+//! Estimates that wait to be settled, beside the counters they were charged to.
+//!
+//! One lock for all of them: a reservation is made for work that takes seconds, and there are few
+//! beside the decisions, which never come here. Under it every reservation and every settlement is a
+//! step of its own. Decisions may come in between the parts of one, and find counters that are rather
+//! too full than too empty: what is charged comes before what is given back.
+
+#[cfg(feature = "disk")]
+use smallvec::SmallVec;
+#[cfg(feature = "disk")]
+use tidegate_core::store::Used;
+use tidegate_core::store::{Charge, ChargeSet, Outcome, Reserve, Settle, Settled};
+use tidegate_core::units::Nanos;
+
+use super::MemoryStore;
+use crate::clock::Clock;
+
+/// The most charges of reservations that are remembered: about 25 MiB of them.
+pub(super) const MOST: usize = 1 << 18;
+
+/// So many reservations are open that another cannot be remembered. It was not made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{MOST} reservations are open, which is as many as are remembered")]
+pub struct Full;
+
+impl<C: Clock> MemoryStore<C> {
+    /// Charges an estimate and remembers it until it is settled.
+    ///
+    /// # Errors
+    /// When it cannot be remembered. Nothing is charged then.
+    pub fn reserve_at(&self, reserve: &Reserve<'_>, now: Nanos) -> Result<Outcome, Full> {
+        let mut ledger = self.ledger.lock();
+        if !ledger.has_room(reserve, now) {
+            return Err(Full);
+        }
+        for charge in &reserve.set.charges {
+            for abandoned in ledger.abandoned(charge, now) {
+                let estimate = Charge {
+                    cost: abandoned.estimate,
+                    ..charge.clone()
+                };
+                self.take_back_at(&ChargeSet::of_one(estimate), abandoned.charged, now);
+            }
+        }
+        let outcome = self.charge_at(&reserve.set, now);
+        if outcome.admitted {
+            ledger.enter_all(reserve, &outcome);
+        }
+        Ok(outcome)
+    }
+
+    /// Corrects an estimate to what was used, once.
+    pub fn settle_at(&self, settle: &Settle<'_>, now: Nanos) -> Settled {
+        if settle.is_too_late(now) {
+            return Settled::Lapsed;
+        }
+        let mut ledger = self.ledger.lock();
+        let found = ledger.close(settle);
+        let more = settle.charged_on_top(&found);
+        if !more.charges.is_empty() {
+            self.force_at(&more, now);
+        }
+        self.take_back_at(&settle.given_back(&found), settle.charged, now);
+        settle.outcome(&found, now)
+    }
+
+    /// Forgets a reservation without giving anything back: whoever asks for that does it otherwise.
+    #[cfg(feature = "disk")]
+    pub(crate) fn forget_reserved(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
+        self.ledger.lock().close(&Settle {
+            id: reserve.id,
+            charged: outcome.at,
+            until: outcome.at.plus(reserve.lasts),
+            set: reserve.set.clone(),
+            used: Used::Known(SmallVec::new()),
+        });
+    }
+
+    /// Remembers it again.
+    #[cfg(feature = "disk")]
+    pub(crate) fn remember_reserved(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
+        self.ledger.lock().enter_all(reserve, outcome);
+    }
+}

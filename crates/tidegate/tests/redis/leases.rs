@@ -1,0 +1,114 @@
+//! Units drawn in advance from a real server, by two nodes that are asked for one key without a pause.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tidegate::resilience::{Event, Resilient, Settings, resilient};
+use tidegate::runtime::TokioRuntime;
+use tidegate::stores::redis::Redis;
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
+use tidegate_core::store::{Charge, ChargeSet, Counting, Source, Store, Terms};
+use tidegate_core::subject::RuleName;
+use tidegate_core::units::Nanos;
+
+use crate::{charge, on_runtime, redis, set};
+use tidegate_parts::{Program, Server};
+
+const LIMIT: u64 = 60_000;
+const LEASED: Terms = Terms {
+    counting: Counting::Leased,
+    ..Terms::USUAL
+};
+
+type Node = Arc<Resilient<Redis, TokioRuntime>>;
+
+/// So many in one window, which begins now and which no test outlives: forty flow in during a lease.
+fn limit() -> Limit {
+    let width = Nanos::from_secs(150);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("a date").as_millis() as u64 - 1_000; // the server's clock may be behind
+    let mut spec = Spec::new(Algorithm::FixedWindow, LIMIT, width);
+    spec.window = Window::Shifted {
+        width,
+        phase: Nanos::from_millis(now % 150_000),
+    };
+    spec.leased = Some(Nanos::from_millis(100));
+    Limit::compile(&spec, Precision::Script).expect("a limit")
+}
+
+async fn node(url: &str) -> Node {
+    let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
+    let watcher = Arc::new(move |event| {
+        if event == Event::Exact {
+            let _nobody_waits_twice = exact.send(());
+        }
+    });
+    let settings = Settings {
+        budget: Nanos::from_secs(20), // a busy machine is no outage
+        ..Settings::default()
+    };
+    let runtime = TokioRuntime::new().expect("randomness");
+    let node = resilient(redis(url).await, runtime, settings, watcher);
+    ready.recv().await.expect("the node meets its store");
+    Arc::new(node)
+}
+
+fn one<'a>(rule: &'a RuleName, limit: &'a Limit) -> ChargeSet<'a> {
+    set([Charge {
+        limit: Cow::Borrowed(limit),
+        terms: &LEASED,
+        ..charge(7, rule, 0, limit)
+    }])
+}
+
+/// Asks until nothing is left for a while: how many passed, and how many of them by a lease.
+async fn ask(node: Node, rule: RuleName, limit: Limit) -> (u64, u64) {
+    let (mut passed, mut by_lease, mut refused) = (0, 0, 0);
+    while refused < 20 {
+        let outcome = node.charge(&one(&rule, &limit)).await.expect("a decision");
+        match outcome.admitted {
+            true => {
+                (passed, refused) = (passed + 1, 0);
+                by_lease += u64::from(outcome.source == Source::Lease);
+                tokio::task::yield_now().await;
+            }
+            false => {
+                refused += 1;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+    (passed, by_lease)
+}
+
+#[test]
+fn two_nodes_pass_the_limit_by_leases_and_not_one_more() {
+    for program in [Program::Redis7, Program::Valkey9] {
+        let server = Server::start(program, &[]);
+        on_runtime(async {
+            let (limit, rule) = (limit(), RuleName::new("leased"));
+            let nodes = [node(&server.url()).await, node(&server.url()).await];
+            let mut asking = tokio::task::JoinSet::new();
+            for i in 0..8 {
+                let node = Arc::clone(&nodes[i % 2]);
+                asking.spawn(ask(node, rule.clone(), limit.clone()));
+            }
+            let passed = asking.join_all().await;
+            let all: u64 = passed.iter().map(|(passed, _)| passed).sum();
+            let by_lease: u64 = passed.iter().map(|(_, leased)| leased).sum();
+            assert!(all <= LIMIT, "{all} of {LIMIT} on {program:?}");
+            assert!(all >= LIMIT / 100 * 98, "{all} of {LIMIT} on {program:?}");
+            assert!(by_lease > 0, "all were exact on {program:?}");
+            for node in &nodes {
+                node.drain().await;
+                let leases = node.leases();
+                assert_eq!((leases.held, leases.lapsed), (0, 0), "{program:?}");
+            }
+            let found = nodes[0].inspect(&one(&rule, &limit)).await;
+            let found = found.expect("an answer")[0].expect("a counter");
+            assert_eq!(found.used, all, "{program:?}");
+            println!("{program:?}: {all} passed, {by_lease} of them by leases");
+        });
+    }
+}
