@@ -1,19 +1,32 @@
-//! Replays one seed and tells what happened: `replay [parts] SEED [FROM_MS TO_MS [SUBJECT]]`.
+//! Replays one seed and tells what happened:
+//! `replay [KIND] SEED [until MILLIS] [FROM_MS TO_MS [SUBJECT]]`, where a kind is `whole`, `parts`,
+//! `leased` and so on, and `until` stretches the run as `soak` does.
 
 use std::io::{self, Write};
 
+use tidegate_core::units::Nanos;
 use tidegate_sim::check::judge;
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::Kind;
 use tidegate_sim::{Variant, world};
 
 fn main() -> io::Result<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let in_parts = words.first().is_some_and(|word| word == "parts");
-    let numbers = words.iter().skip(usize::from(in_parts));
-    let numbers = numbers.map(|word| word.parse::<u64>());
-    let numbers: Vec<u64> = numbers
-        .collect::<Result<_, _>>()
-        .map_err(|error| io::Error::other(format!("SEED [FROM_MS TO_MS [SUBJECT]]: {error}")))?;
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    let kind = words.first().and_then(|word| Kind::from_name(word));
+    if kind.is_some() {
+        words.remove(0);
+    }
+    let stretch = words.iter().position(|word| word == "until");
+    if let Some(at) = stretch {
+        words.remove(at);
+    }
+    let numbers = words.iter().map(|word| word.parse::<u64>());
+    let mut numbers: Vec<u64> = numbers.collect::<Result<_, _>>().map_err(|error| {
+        let usage = "[KIND] SEED [until MILLIS] [FROM_MS TO_MS [SUBJECT]]";
+        io::Error::other(format!("{usage}: {error}"))
+    })?;
+    let until = stretch
+        .filter(|at| *at < numbers.len())
+        .map(|at| Nanos::from_millis(numbers.remove(at)));
     let number = |at: usize, usual| numbers.get(at).copied().unwrap_or(usual);
     let (seed, from, to, subject) = (
         number(0, 0),
@@ -21,9 +34,10 @@ fn main() -> io::Result<()> {
         number(2, u64::MAX),
         numbers.get(3),
     );
-    let scenario = match in_parts {
-        true => Scenario::in_parts(seed),
-        false => Scenario::of(seed),
+    let scenario = kind.unwrap_or(Kind::Whole).scenario(seed);
+    let scenario = match until {
+        Some(until) => scenario.stretched(until),
+        None => scenario,
     };
     let history = world::run(&scenario, Variant::Shipped);
     let mut lines = Vec::new();
@@ -36,8 +50,15 @@ fn main() -> io::Result<()> {
     for at in &history.losses {
         lines.push((*at, "the store lost counts".to_owned()));
     }
+    for (at, node) in &history.deaths {
+        lines.push((*at, format!("node {node} is gone")));
+    }
     for snapshot in &history.snapshots {
         lines.push((snapshot.at, format!("books {:?}", snapshot.used)));
+    }
+    let ahead = scenario.counts_ahead();
+    for entry in history.books.iter().filter(|_| ahead) {
+        lines.push((entry.sent, format!("{entry:?}")));
     }
     for record in &history.records {
         if subject.is_none_or(|only| *only == record.subject as u64) {
@@ -46,7 +67,7 @@ fn main() -> io::Result<()> {
     }
     lines.sort_by_key(|(at, _)| *at);
     let mut out = io::stdout().lock();
-    writeln!(out, "{scenario:?}")?;
+    writeln!(out, "{scenario:?}\n{}", scenario.rules())?;
     for finding in judge(&scenario, &history) {
         writeln!(out, "{finding}")?;
     }

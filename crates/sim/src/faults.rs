@@ -164,9 +164,12 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
             let pause = (world.sim.now(), until, node);
             world.history.lock().pauses.push(pause);
         }
-        Fault::NodeDeath => {
+        Fault::NodeDeath | Fault::Drain => {
             let node = victim(world);
-            world.kill(node);
+            match fault {
+                Fault::Drain => world.drain(node).await,
+                _ => world.kill(node),
+            }
             world.sim.sleep_until(until).await;
             world.start(node);
         }

@@ -4,7 +4,7 @@ use tidegate::resilience::Event;
 use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
-use crate::model::{Sent, Weather};
+use crate::model::{Entry, Sent, Weather};
 
 /// One decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,6 +13,8 @@ pub struct Record {
     pub sent: Nanos,
     /// See `sent`.
     pub done: Nanos,
+    /// The store's true time when it was asked.
+    pub began: Nanos,
     /// Which node decided.
     pub node: usize,
     /// Whose request.
@@ -67,12 +69,18 @@ pub struct History {
     pub lines: Vec<usize>,
     /// Charges sent.
     pub sent: Vec<Sent>,
-    /// The store's books.
+    /// What the store did for each node.
+    pub books: Vec<Entry>,
+    /// The bits of each counter, in the order of the scenario.
+    pub counters: Vec<u128>,
+    /// The state of the store.
     pub snapshots: Vec<Snapshot>,
     /// Refusals by a deny cache that the store would have admitted.
     pub hasty: Vec<Record>,
     /// When which node died.
     pub deaths: Vec<(Nanos, usize)>,
+    /// When which node had given back what it held, and was done.
+    pub drained: Vec<(Nanos, usize)>,
     /// From when to when which node was stopped.
     pub pauses: Vec<(Nanos, Nanos, usize)>,
     /// When the store lost counts.

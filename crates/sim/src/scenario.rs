@@ -1,134 +1,17 @@
 //! What a run is about: how many nodes, which limit, who asks how much, and what goes wrong when.
 //! Everything follows from the seed.
 
+mod busy;
+mod fault;
+mod written;
+
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::OnStoreFailure;
+use tidegate_core::store::{Counting, OnStoreFailure};
 use tidegate_core::units::Nanos;
 
+pub use self::busy::Kind;
+pub use self::fault::Fault;
 use crate::rng::Rng;
-
-/// What goes wrong.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
-    /// Nothing.
-    None,
-    /// The store is killed and comes back with all it had.
-    Kill,
-    /// The store is killed and comes back empty.
-    KillEmpty,
-    /// The store is back within milliseconds, and empty.
-    Restart,
-    /// The store takes everything and answers nothing.
-    Hang,
-    /// The store answers too late.
-    Slow,
-    /// Everything sent to the store is lost.
-    BlackHole,
-    /// Some requests and some answers are lost, some are late.
-    Gray,
-    /// The store forgets everything between two requests.
-    Flush,
-    /// A replica takes over that has not heard the last of it.
-    Failover,
-    /// The same, and the replica's clock differs by seconds.
-    FailoverSkewed,
-    /// The store's clock is set two hours ahead.
-    StepForward,
-    /// The store's clock is set two hours back.
-    StepBack,
-    /// The store's clock runs a tenth too fast or too slow.
-    Drift,
-    /// A node is stopped for a while.
-    Pause,
-    /// A node dies and another starts in its place.
-    NodeDeath,
-    /// A node dies with the store.
-    DeathWithStore,
-    /// The store comes up after the nodes.
-    LateStore,
-    /// Several of all these.
-    Chaos,
-    /// Subjects move from one part of the store to another, with their counts.
-    Move,
-}
-
-impl Fault {
-    /// Every kind that can happen to a single store.
-    pub const ALL: [Fault; 19] = [
-        Fault::None,
-        Fault::Kill,
-        Fault::KillEmpty,
-        Fault::Restart,
-        Fault::Hang,
-        Fault::Slow,
-        Fault::BlackHole,
-        Fault::Gray,
-        Fault::Flush,
-        Fault::Failover,
-        Fault::FailoverSkewed,
-        Fault::StepForward,
-        Fault::StepBack,
-        Fault::Drift,
-        Fault::Pause,
-        Fault::NodeDeath,
-        Fault::DeathWithStore,
-        Fault::LateStore,
-        Fault::Chaos,
-    ];
-
-    /// What can happen to one part of a store.
-    pub const OF_A_PART: [Fault; 11] = [
-        Fault::None,
-        Fault::Kill,
-        Fault::KillEmpty,
-        Fault::Restart,
-        Fault::Hang,
-        Fault::Slow,
-        Fault::BlackHole,
-        Fault::Flush,
-        Fault::Failover,
-        Fault::Move,
-        Fault::NodeDeath,
-    ];
-
-    /// Whether the store may forget.
-    pub fn loses_counts(self) -> bool {
-        matches!(
-            self,
-            Fault::KillEmpty
-                | Fault::Restart
-                | Fault::Flush
-                | Fault::Failover
-                | Fault::FailoverSkewed
-                | Fault::DeathWithStore
-                | Fault::Chaos
-        )
-    }
-
-    /// Whether the store's clock jumps.
-    pub fn steps_clock(self) -> bool {
-        matches!(
-            self,
-            Fault::StepForward | Fault::StepBack | Fault::FailoverSkewed
-        )
-    }
-
-    /// Whether the store is away from the beginning of the fault to its end.
-    pub fn is_outage(self) -> bool {
-        matches!(
-            self,
-            Fault::Kill | Fault::KillEmpty | Fault::Hang | Fault::Slow | Fault::BlackHole
-        )
-    }
-
-    /// Whether a node stops or dies.
-    pub fn hits_a_node(self) -> bool {
-        matches!(
-            self,
-            Fault::Pause | Fault::NodeDeath | Fault::DeathWithStore | Fault::Chaos
-        )
-    }
-}
 
 /// Which nodes a subject's requests reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,7 +22,23 @@ pub enum Way {
     Sticky,
     /// One for a while, then the next.
     Wandering,
+    /// Any of them, the first far more often than the last.
+    Skewed,
 }
+
+/// How requests follow each other while there is load.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rhythm {
+    /// One by one, and now and then a few at once.
+    Steady,
+    /// The same, with pauses: so long, then nothing for so long.
+    OnOff(Nanos, Nanos),
+    /// Beside that, so many at once, this far apart.
+    Surges(u64, Nanos),
+}
+
+/// From when to when there is load.
+pub type Bout = (Nanos, Nanos);
 
 /// Somebody who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,6 +47,8 @@ pub struct Subject {
     pub every: Nanos,
     /// Where.
     pub way: Way,
+    /// How.
+    pub rhythm: Rhythm,
 }
 
 /// A run.
@@ -161,6 +62,10 @@ pub struct Scenario {
     pub spec: Spec,
     /// A limit that all of them share, if there is one.
     pub ceiling: Option<Spec>,
+    /// How the limit of each subject is counted.
+    pub counting: Counting,
+    /// How the shared one is.
+    pub shared: Counting,
     /// What decides without the store.
     pub on_failure: OnStoreFailure,
     /// Who asks.
@@ -183,10 +88,20 @@ pub struct Scenario {
     pub hit: usize,
     /// The part that each counter is in; the first, if there is only one.
     pub homes: Vec<usize>,
+    /// When there is load. Between, nodes only ping.
+    pub bouts: Vec<Bout>,
+    /// How long a decision may wait for the store.
+    pub budget: Nanos,
+    /// How much farther from the store each node is than the next room, one way; nothing for those
+    /// that are not named.
+    pub far: Vec<Nanos>,
 }
 
 /// The first requests.
 pub const LOAD_BEGINS: Nanos = Nanos::from_millis(700);
+
+/// The last requests are answered before the run ends.
+const LAST_ANSWERS: Nanos = Nanos::from_millis(20);
 
 impl Scenario {
     /// The run that `seed` stands for: any fault.
@@ -216,6 +131,7 @@ impl Scenario {
             Subject {
                 every: Nanos::new(every),
                 way: rng.pick(&[Way::Spread, Way::Spread, Way::Sticky, Way::Wandering]),
+                rhythm: Rhythm::Steady,
             }
         });
         let subjects: Vec<Subject> = subjects.collect();
@@ -235,6 +151,7 @@ impl Scenario {
         };
         let lasts = match fault {
             Fault::Restart => rng.between(5, 60),
+            Fault::Drain => rng.between(10, 1_500),
             Fault::Failover | Fault::FailoverSkewed => rng.between(300, 2_500),
             Fault::DeathWithStore => rng.between(10, 1_500),
             Fault::Pause => rng.between(50, 3_000),
@@ -249,22 +166,28 @@ impl Scenario {
             0
         };
         let settle = Nanos::new(3 * window.get()).plus(Nanos::from_millis(3_500 + longer));
+        let ends = clears.plus(settle);
         Scenario {
             seed,
             nodes: rng.between(3, 5) as usize,
             spec,
             ceiling,
+            counting: Counting::Exact,
+            shared: Counting::Exact,
             on_failure,
             subjects,
             fault,
             begins,
             clears,
-            ends: clears.plus(settle),
+            ends,
             lag: Nanos::from_millis(rng.between(1, 400)),
             skew: Nanos::from_secs(30),
             parts: 1,
             hit: 0,
             homes: Vec::new(),
+            bouts: vec![(LOAD_BEGINS, ends.since(LAST_ANSWERS))],
+            budget: Nanos::from_millis(5),
+            far: Vec::new(),
         }
     }
 
@@ -327,6 +250,32 @@ impl Scenario {
         compiled(self.spec(counter))
     }
 
+    /// What is promised of it: the burst as it was written, before leases shortened it.
+    pub fn promise(&self, counter: usize) -> Limit {
+        let mut spec = self.spec(counter).clone();
+        spec.leased = None;
+        compiled(&spec)
+    }
+
+    /// How a counter is counted.
+    pub fn counting(&self, counter: usize) -> Counting {
+        match counter == self.subjects.len() {
+            true => self.shared,
+            false => self.counting,
+        }
+    }
+
+    /// Whether anything is decided without asking the store first.
+    pub fn counts_ahead(&self) -> bool {
+        let mut counters = 0..self.counters();
+        counters.any(|counter| self.counting(counter) != Counting::Exact)
+    }
+
+    /// How much farther than the next room a node is, one way.
+    pub fn far(&self, node: usize) -> Nanos {
+        self.far.get(node).copied().unwrap_or(Nanos::ZERO)
+    }
+
     /// Whether every node sees whoever is counted.
     pub fn spread(&self, counter: usize) -> bool {
         match self.subjects.get(counter) {
@@ -336,30 +285,6 @@ impl Scenario {
                 .iter()
                 .all(|subject| subject.way == Way::Spread),
         }
-    }
-
-    /// The rules file of the run.
-    pub fn rules(&self) -> String {
-        let on_failure = match self.on_failure {
-            OnStoreFailure::Local => "local",
-            OnStoreFailure::Allow => "allow",
-            OnStoreFailure::Deny => "deny",
-        };
-        let rule = |name: &str, by: &str, spec: &Spec| {
-            let millis = spec.window.length().millis_up();
-            let burst = spec.burst.map_or(String::new(), |b| format!(" burst {b}"));
-            format!(
-                "  - {{ name: {name}, by: {by}, rate: {}/{millis}ms{burst}, algorithm: {}, \
-                 on_store_failure: {on_failure} }}\n",
-                spec.count, spec.algorithm
-            )
-        };
-        let ceiling = self
-            .ceiling
-            .as_ref()
-            .map(|spec| rule("ceiling", "global", spec));
-        let own = rule("own", "user", &self.spec);
-        format!("version: 1\nrules:\n{own}{}", ceiling.unwrap_or_default())
     }
 }
 

@@ -6,16 +6,21 @@ use tidegate_core::units::Nanos;
 
 use crate::history::Record;
 use crate::model::Intent;
-use crate::scenario::{LOAD_BEGINS, Way};
+use crate::rng::Rng;
+use crate::scenario::{Rhythm, Subject, Way};
 use crate::variant::Variant;
 use crate::world::{World, name};
 
-/// A subject's client: Poisson arrivals, and now and then a burst.
+/// A subject's client: Poisson arrivals, and now and then a burst, whenever there is load.
 pub(crate) async fn client(world: World, subject: usize) {
-    let every = world.scenario.subjects[subject].every;
-    world.sim.sleep(LOAD_BEGINS).await;
-    // The last requests are answered before the run ends.
-    let end = world.scenario.ends.since(Nanos::from_millis(20));
+    for (from, to) in &world.scenario.bouts {
+        world.sim.sleep_until(*from).await;
+        one_by_one(&world, subject, *from, *to).await;
+    }
+}
+
+async fn one_by_one(world: &World, subject: usize, from: Nanos, to: Nanos) {
+    let Subject { every, rhythm, .. } = world.scenario.subjects[subject];
     loop {
         let (wait, burst) = world.sim.draw(|rng| {
             let uniform = (rng.below(1 << 32) + 1) as f64 / (1_u64 << 32) as f64;
@@ -24,11 +29,37 @@ pub(crate) async fn client(world: World, subject: usize) {
             (Nanos::new(wait as u64), burst)
         });
         world.sim.sleep(wait).await;
-        if world.sim.now() >= end {
+        if let Some(on) = next_on(rhythm, from, world.sim.now()) {
+            world.sim.sleep_until(on).await;
+        }
+        if world.sim.now() >= to {
             return;
         }
         for _ in 0..burst {
             world.ask(subject);
+        }
+    }
+}
+
+/// When a pause of the load ends, if this is one.
+fn next_on(rhythm: Rhythm, from: Nanos, now: Nanos) -> Option<Nanos> {
+    let Rhythm::OnOff(on, off) = rhythm else {
+        return None;
+    };
+    let round = on.plus(off).get();
+    let passed = now.since(from).get() % round;
+    (passed >= on.get()).then(|| now.plus(Nanos::new(round - passed)))
+}
+
+/// Many at once, beside those that come one by one.
+pub(crate) async fn surges(world: World, subject: usize, at_once: u64, every: Nanos) {
+    for (from, to) in &world.scenario.bouts {
+        world.sim.sleep_until(from.plus(every)).await;
+        while world.sim.now() < *to {
+            for _ in 0..at_once {
+                world.ask(subject);
+            }
+            world.sim.sleep(every).await;
         }
     }
 }
@@ -50,6 +81,11 @@ impl World {
             Way::Sticky => subject as u64,
             // Moves on in the middle of things.
             Way::Wandering => self.sim.now().get() / 1_700_000_000,
+            // Half of them to the first, a quarter to the second, and so on.
+            Way::Skewed => {
+                let draw = self.sim.draw(Rng::any);
+                u64::from(draw.trailing_zeros()).min(up.len().saturating_sub(1) as u64)
+            }
         };
         match up.is_empty() {
             true => None,
@@ -68,30 +104,48 @@ impl World {
         self.under_way.lock()[node] += 1;
         let world = self.clone();
         self.sim.spawn(Some(node), async move {
-            let sent = world.sim.now();
+            let (sent, began) = (world.sim.now(), world.time_of(subject));
             let request = Request::default().with("user", name(subject));
             let decided = limiter.check(request).await;
             world.under_way.lock()[node] -= 1;
             match decided {
-                Ok(decision) => world.decided(&decision, sent, node, subject).await,
+                Ok(decision) => {
+                    let asked = (sent, began);
+                    world.decided(&decision, asked, node, subject).await;
+                }
                 Err(error) => world.history.lock().failed.push(error.to_string()),
             }
         });
     }
 
-    async fn decided(&self, decision: &Decision, sent: Nanos, node: usize, subject: usize) {
-        let now = self.sim.now();
+    /// The true time of the store that a subject is in.
+    fn time_of(&self, subject: usize) -> Nanos {
+        self.time(self.cluster.line_of(self.counters[subject].subject))
+    }
+
+    async fn decided(
+        &self,
+        decision: &Decision,
+        (sent, began): (Nanos, Nanos),
+        node: usize,
+        subject: usize,
+    ) {
         let record = Record {
             sent,
-            done: now,
+            began,
+            done: self.sim.now(),
             node,
             subject,
             admitted: decision.allowed(),
             source: decision.source(),
             at: decision.at(),
-            truth: self.time(self.cluster.line_of(self.counters[subject].subject)),
+            truth: self.time_of(subject),
         };
         self.history.lock().records.push(record);
+        let probes = self.variant == Variant::ProbesWithRequests;
+        if record.source != Source::DenyCache && !probes {
+            return;
+        }
         let charges = decision.limits().map(|view| Charge {
             subject: view.subject,
             rule: view.rule.name(),
@@ -110,7 +164,7 @@ impl World {
                 self.history.lock().hasty.push(record);
             }
         }
-        if self.variant == Variant::ProbesWithRequests && record.source == Source::Fallback {
+        if probes && record.source == Source::Fallback {
             let way = self.ways.lock()[node].clone();
             if let Some(link) = way.part(way.part_of(set.charges[0].subject)) {
                 let _whatever = link.charge(&set).await;

@@ -1,6 +1,11 @@
 //! Mistakes that a limiter could have, each made by the link between a node and its store or by the
 //! way a node is set up. The checkers must see every one of them.
 
+use tidegate_core::algorithms::Spec;
+use tidegate_core::units::Nanos;
+
+use crate::scenario::compiled;
+
 /// A deliberate mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variant {
@@ -40,4 +45,55 @@ pub enum Variant {
     WideFirst,
     /// A part that takes over is believed as it is.
     BelievesNewParts,
+    /// A burst is not shortened by what leases may hold.
+    NeverShortens,
+    /// The life of a lease is counted from the answer, not from the question.
+    LivesFromTheAnswer,
+    /// Units are used long after their lease is over.
+    SpendsExpired,
+    /// A lease goes on when the window ends in which it was charged.
+    OutlastsWindows,
+    /// Units are drawn from nobody, because the store does not answer.
+    LendsWithoutTheStore,
+    /// Units are told of and not charged.
+    LendsUncharged,
+    /// More units are used than were drawn.
+    LendsMore,
+    /// Units that were given back are used all the same.
+    UsesWhatItGaveBack,
+    /// What was drawn is not remembered, in case the store forgets it.
+    ForgetsGrants,
+    /// A refund gives back everything, however long ago it was charged.
+    RefundsInFull,
+}
+
+impl Variant {
+    /// The rate that nodes go by, where the mistake is that they go by another than was written.
+    pub(crate) fn misread(self, spec: &Spec) -> Spec {
+        let mut spec = spec.clone();
+        let lease = spec.leased.and_then(|_| compiled(&spec).lease());
+        let Some(lasts) = lease else {
+            return spec;
+        };
+        let longer = match self {
+            Variant::LivesFromTheAnswer => Nanos::from_millis(60),
+            Variant::SpendsExpired => lasts.plus(lasts),
+            Variant::NeverShortens => Nanos::ZERO,
+            _ => return spec,
+        };
+        let flows_in = |span: Nanos| {
+            let units = u128::from(spec.count) * u128::from(span.get());
+            let window = u128::from(spec.window.length().get());
+            u64::try_from(units.div_ceil(window)).unwrap_or(u64::MAX)
+        };
+        let more = match self {
+            Variant::NeverShortens => flows_in(lasts),
+            _ => flows_in(longer),
+        };
+        if spec.algorithm.takes_burst() {
+            spec.burst = Some(spec.burst.unwrap_or(spec.count) + more);
+        }
+        spec.leased = Some(lasts.plus(longer));
+        spec
+    }
 }

@@ -1,14 +1,15 @@
 //! A run: nodes, clients, the store, and what goes wrong, from the first request to the history.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::resilience::{Resilient, Settings, resilient_parts};
-use tidegate::rules::{SourceFile, parse};
+use tidegate::rules::{SourceFile, parse_for};
 use tidegate::stores::MemoryStore;
 use tidegate::{Limiter, Policy, Request, Secret};
-use tidegate_core::store::PartId;
+use tidegate_core::store::{Abilities, PartId};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
@@ -17,9 +18,9 @@ use crate::backwards::Backwards;
 use crate::executor::{NodeRuntime, Sim};
 use crate::faults;
 use crate::history::History;
-use crate::model::{Cluster, Divided, Link, Model, Sent, SharedModel, Weather, replicate};
-use crate::scenario::{Fault, Scenario};
-use crate::traffic::client;
+use crate::model::{Books, Cluster, Divided, Link, Model, Sent, SharedModel, Weather, replicate};
+use crate::scenario::{Fault, Rhythm, Scenario};
+use crate::traffic::{client, surges};
 use crate::variant::Variant;
 
 pub(crate) type NodeLimiter = Limiter<Backwards<Resilient<Divided, NodeRuntime>>>;
@@ -40,6 +41,7 @@ pub(crate) struct World {
     /// One of each subject, and the ceiling's.
     pub(crate) counters: Arc<Vec<Counter>>,
     sent: Arc<Mutex<Vec<Sent>>>,
+    books: Books,
     /// Requests that each node has not answered yet.
     pub(crate) under_way: Arc<Mutex<Vec<u64>>>,
     pub(crate) variant: Variant,
@@ -66,6 +68,10 @@ pub fn run(scenario: &Scenario, variant: Variant) -> History {
     }
     for subject in 0..scenario.subjects.len() {
         world.sim.spawn(None, client(world.clone(), subject));
+        if let Rhythm::Surges(at_once, every) = scenario.subjects[subject].rhythm {
+            let surges = surges(world.clone(), subject, at_once, every);
+            world.sim.spawn(None, surges);
+        }
     }
     world.sim.spawn(None, audit(world.clone()));
     for line in 0..scenario.parts {
@@ -77,6 +83,8 @@ pub fn run(scenario: &Scenario, variant: Variant) -> History {
     world.sim.run_until(scenario.ends);
     let mut history = std::mem::take(&mut *world.history.lock());
     history.sent = std::mem::take(&mut *world.sent.lock());
+    history.books = world.books.take();
+    history.counters = world.counters.iter().map(|counter| counter.bits).collect();
     history.crossed = world.cluster.crossed();
     history.wide_refunds = world.wide_refunds();
     // Tasks hold the simulation and it holds them: let go of both.
@@ -104,6 +112,7 @@ impl World {
             ways: Arc::default(),
             counters: Arc::new(counters),
             sent: Arc::default(),
+            books: Books::default(),
             under_way: Arc::new(Mutex::new(vec![0; scenario.nodes])),
             variant,
         }
@@ -117,6 +126,7 @@ impl World {
         let runtime = NodeRuntime::new(&self.sim, node, began, DATE.plus(skew));
         let sent = &self.sent;
         let link = Link::new(&self.sim, &self.hit(), node, skew, self.variant, sent);
+        let link = link.from_afar(scenario.far(node), &self.books);
         let way = Divided::new(&self.cluster, link);
         if scenario.parts > 1 {
             let reading = way.clone().read_the_map(self.sim.clone());
@@ -125,7 +135,7 @@ impl World {
         let settings = Settings {
             budget: match self.variant {
                 Variant::WaitsTooLong => Nanos::from_millis(50),
-                _ => Settings::default().budget,
+                _ => scenario.budget,
             },
             remembered: 1_000,
             denials: 64,
@@ -147,7 +157,12 @@ impl World {
             store,
             turned: self.variant == Variant::WideFirst,
         };
-        let limiter = Limiter::new(store, policy(scenario), secret(), Arc::new(wall));
+        let limiter = Limiter::new(
+            store,
+            policy(scenario, self.variant),
+            secret(),
+            Arc::new(wall),
+        );
         self.nodes.lock()[node] = Some(Arc::new(limiter));
         let mut ways = self.ways.lock();
         match ways.get_mut(node) {
@@ -163,6 +178,26 @@ impl World {
         let mut history = self.history.lock();
         history.deaths.push((self.sim.now(), node));
         history.died += std::mem::take(&mut self.under_way.lock()[node]);
+    }
+
+    /// A node gives back what it holds, and is done.
+    pub(crate) async fn drain(&self, node: usize) {
+        let Some(limiter) = self.nodes.lock()[node].take() else {
+            return;
+        };
+        let world = self.clone();
+        let done = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&done);
+        self.sim.spawn(Some(node), async move {
+            limiter.store().store.drain().await;
+            let now = world.sim.now();
+            world.history.lock().drained.push((now, node));
+            told.store(true, Ordering::Relaxed);
+        });
+        while !done.load(Ordering::Relaxed) {
+            self.sim.sleep(Nanos::from_millis(1)).await;
+        }
+        self.kill(node);
     }
 
     /// The store in which things go wrong.
@@ -230,12 +265,14 @@ fn model(scenario: &Scenario, part: usize) -> SharedModel {
     Arc::new(Mutex::new(model))
 }
 
-fn policy(scenario: &Scenario) -> Policy {
-    let text = scenario.rules();
-    let rules = parse(&[SourceFile {
+fn policy(scenario: &Scenario, variant: Variant) -> Policy {
+    let text = scenario.rules_of(variant);
+    let file = SourceFile {
         name: "sim.yaml",
         text: &text,
-    }]);
+    };
+    // A store of several nodes, which computes as memory does.
+    let rules = parse_for(&[file], Abilities::UNKNOWN);
     Policy::of(rules.expect("scenarios write good rules"))
 }
 
@@ -247,7 +284,12 @@ fn secret() -> Secret {
 fn counters(scenario: &Scenario) -> Vec<Counter> {
     let clock = ManualClock::at(DATE);
     let store = MemoryStore::new(clock.clone());
-    let limiter = Limiter::new(store, policy(scenario), secret(), Arc::new(clock));
+    let limiter = Limiter::new(
+        store,
+        policy(scenario, Variant::Shipped),
+        secret(),
+        Arc::new(clock),
+    );
     let mut counters = Vec::new();
     let mut ceiling = None;
     for subject in 0..scenario.subjects.len() {

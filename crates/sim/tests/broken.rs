@@ -19,6 +19,12 @@ fn check_in_parts(variant: Variant, faults: &[Fault], promise: &str) {
     check_in(Scenario::in_parts_with, variant, faults, promise);
 }
 
+/// The same where units are drawn in advance.
+#[track_caller]
+fn check_leased(variant: Variant, faults: &[Fault], promise: &str) {
+    check_in(Scenario::leased_with, variant, faults, promise);
+}
+
 #[track_caller]
 fn check_in(
     scenario: fn(u64, Fault) -> Scenario,
@@ -159,4 +165,77 @@ fn a_narrow_charge_that_is_given_back_twice() {
 fn a_part_that_takes_over_and_is_believed_as_it_is() {
     let promise = "a part that takes over is told before it is believed";
     check_in_parts(Variant::BelievesNewParts, &[Fault::Failover], promise);
+}
+
+#[test]
+fn a_burst_that_is_not_shortened() {
+    let promise = "the store admits its limit";
+    check_leased(Variant::NeverShortens, &[Fault::None], promise);
+}
+
+#[test]
+fn a_lease_counted_from_the_answer() {
+    let promise = "a lease ends at its deadline, counted from the question";
+    check_leased(Variant::LivesFromTheAnswer, &[Fault::None], promise);
+}
+
+#[test]
+fn a_lease_that_is_used_when_it_is_over() {
+    let promise = "a lease ends at its deadline, counted from the question";
+    check_leased(Variant::SpendsExpired, &[Fault::None], promise);
+}
+
+#[test]
+fn a_lease_that_outlasts_its_window() {
+    let promise = "the store admits its limit";
+    check_leased(Variant::OutlastsWindows, &[Fault::None], promise);
+}
+
+#[test]
+fn a_lease_from_a_fallback_answer() {
+    let promise = "every unit was charged before it was used";
+    let faults = [Fault::Kill, Fault::Gray];
+    check_leased(Variant::LendsWithoutTheStore, &faults, promise);
+}
+
+#[test]
+fn a_lease_that_nobody_charged() {
+    let promise = "the store admits its limit";
+    check_leased(Variant::LendsUncharged, &[Fault::None], promise);
+}
+
+#[test]
+fn a_lease_of_more_than_was_charged() {
+    let promise = "every unit was charged before it was used";
+    check_leased(Variant::LendsMore, &[Fault::None], promise);
+}
+
+#[test]
+fn a_grant_that_was_given_back_and_is_used() {
+    let promise = "every unit was charged before it was used";
+    check_leased(Variant::UsesWhatItGaveBack, &[Fault::None], promise);
+}
+
+#[test]
+fn a_lease_that_is_given_back_twice() {
+    let promise = "only what was not used is given back, and once";
+    check_leased(Variant::RetriesRefunds, &[Fault::None], promise);
+}
+
+#[test]
+fn a_lease_that_is_given_back_in_full_after_a_while() {
+    let promise = "the store admits its limit";
+    check_leased(Variant::RefundsInFull, &[Fault::None], promise);
+}
+
+#[test]
+fn a_grant_that_is_not_remembered() {
+    let faults = [Fault::Restart, Fault::KillEmpty];
+    check_leased(Variant::ForgetsGrants, &faults, "nothing is forgiven");
+}
+
+#[test]
+fn a_node_that_leaves_with_what_it_holds() {
+    let promise = "who leaves in peace gives everything back";
+    check_leased(Variant::NeverTakesBack, &[Fault::Drain], promise);
 }

@@ -2,11 +2,12 @@
 
 use tidegate_core::algorithms::{Division, Limit, Spec};
 use tidegate_core::invariants::{Admission, within_bound};
-use tidegate_core::store::{OnStoreFailure, Source};
+use tidegate_core::store::{Counting, OnStoreFailure, Source};
 use tidegate_core::units::Nanos;
 
 use super::{Case, Finding};
 use crate::history::Record;
+use crate::model::{Deed, Entry};
 use crate::scenario::{Fault, compiled};
 
 /// What nodes together admit without the store, in hundredths.
@@ -24,9 +25,18 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
         return stepped(case, findings);
     }
     for counter in case.counters() {
-        let exact = |r: &Record| r.source == Source::Exact;
-        let local = |r: &Record| r.source == Source::Fallback;
-        let both = |r: &Record| exact(r) || local(r);
+        if case.scenario.counting(counter) == Counting::Lenient {
+            continue; // it has a bound of its own
+        }
+        let exact = |r: &Record| matches!(r.source, Source::Exact | Source::Lease);
+        // Beside a limit that was decided without the store, another may have been decided by a lease:
+        // its charge is older than the request.
+        let leased = case.scenario.counting(counter) == Counting::Leased;
+        let local = |r: &Record| {
+            let older = leased && case.scenario.ceiling.is_some() && r.at < r.began;
+            r.source == Source::Fallback && !older
+        };
+        let both = |r: &Record| exact(r) || r.source == Source::Fallback;
         let spec = case.scenario.spec(counter);
         let mut check = |promise, limit: &Limit, which: &dyn Fn(&Record) -> bool, more: u64| {
             let mut history = admissions(case, counter, which);
@@ -42,8 +52,8 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
                 }
             }
         };
-        let limit = case.scenario.limit(counter);
-        let jitter = case.jitter(counter);
+        let limit = case.scenario.promise(counter);
+        let jitter = case.jitter(counter) + carried(case, counter);
         if case.scenario.parts > 1 && !case.hits(counter) && !case.behind_the_hit(counter) {
             let any = |_: &Record| true;
             check(
@@ -138,12 +148,42 @@ pub(super) fn factor(case: &Case<'_>, counter: usize) -> u64 {
 }
 
 fn admissions(case: &Case<'_>, counter: usize, which: &dyn Fn(&Record) -> bool) -> Vec<Admission> {
-    let records = case.of(counter).filter(|r| r.admitted && which(r));
-    let admission = |record: &Record| Admission {
-        at: record.at,
+    let timed = case.admitted(counter).into_iter();
+    let which = timed.filter(|timed| which(timed.record));
+    let admission = |timed: super::times::Timed<'_>| Admission {
+        at: timed.used,
         units: 1,
     };
-    records.map(admission).collect()
+    which.map(admission).collect()
+}
+
+/// What units drawn in advance may add where the store's clock is not to be relied on: who holds them
+/// when it jumps has been charged in another time, and who measures their life by a clock that runs a
+/// tenth slower uses them a tenth too long.
+fn carried(case: &Case<'_>, counter: usize) -> u64 {
+    let limit = case.scenario.limit(counter);
+    let (Some(lease), fault) = (limit.lease(), case.scenario.fault) else {
+        return 0;
+    };
+    let flows_in = |span: Nanos| {
+        let units = u128::from(limit.count()) * u128::from(span.get());
+        units.div_ceil(u128::from(limit.per().get())) as u64
+    };
+    if fault == Fault::Drift {
+        return match limit.algorithm().takes_burst() {
+            true => flows_in(Nanos::new(lease.get() / 8)) + 1,
+            false => flows_in(lease) * case.scenario.nodes as u64,
+        };
+    }
+    if !fault.steps_clock() {
+        return 0;
+    }
+    let begins = case.scenario.begins;
+    let drawn = case.entries(counter).map(|entry| match entry.deed {
+        Deed::Drawn(units) if entry.sent <= begins && begins.since(entry.sent) <= lease => units,
+        _ => 0,
+    });
+    drawn.sum()
 }
 
 /// Histories end where the store's clock is set back, and are in its order.
@@ -187,6 +227,7 @@ fn of_all_nodes(capacity: u64) -> u64 {
 /// The same limit at so many hundredths of the rate, and holding `units` of its capacity.
 fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> Limit {
     let mut scaled = spec.clone();
+    scaled.leased = None;
     if spec.algorithm.takes_burst() {
         let window = Nanos::new(spec.window.length().get() * 100);
         scaled = Spec::new(spec.algorithm, spec.count * percent, window);
@@ -201,6 +242,9 @@ fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> Limit {
 /// and what a node that died with it had charged since any survivor last looked.
 fn lost(case: &Case<'_>, counter: usize) -> u64 {
     let history = case.history;
+    if case.scenario.counts_ahead() {
+        return unseen(case, counter);
+    }
     let exact = |r: &&Record| r.admitted && r.source == Source::Exact;
     let mut lost = 0;
     for at in &history.losses {
@@ -232,4 +276,38 @@ fn lost(case: &Case<'_>, counter: usize) -> u64 {
         }
     }
     lost as u64
+}
+
+/// The same where units are drawn in advance, by what the store charged: which of them were used is
+/// not to be told apart.
+pub(super) fn unseen(case: &Case<'_>, counter: usize) -> u64 {
+    let units = |entry: &Entry| match entry.deed {
+        Deed::Charged(units) | Deed::Drawn(units) if entry.at.is_some() => units,
+        _ => 0,
+    };
+    let mut lost = 0;
+    for at in &case.history.losses {
+        let until = match case.scenario.fault {
+            Fault::Flush | Fault::Chaos => Nanos::from_millis(230),
+            _ => case.budget(),
+        };
+        let until = at.plus(until).plus(case.budget()).plus(case.trip());
+        let near = |entry: &&Entry| *at <= entry.sent && entry.sent <= until;
+        lost += case.entries(counter).filter(near).map(units).sum::<u64>();
+    }
+    if case.scenario.fault == Fault::DeathWithStore {
+        for (at, dead) in &case.history.deaths {
+            let before = |entry: &&Entry| entry.sent <= *at;
+            let seen = case.entries(counter).filter(before);
+            let seen = seen.filter(|e| e.node != *dead && e.heard.is_none_or(|heard| heard <= *at));
+            let seen = seen.filter_map(|entry| entry.at).max();
+            let own = case
+                .entries(counter)
+                .filter(before)
+                .filter(|e| e.node == *dead);
+            let unseen = own.filter(|entry| seen.is_none_or(|seen| entry.at > Some(seen)));
+            lost += unseen.map(units).sum::<u64>();
+        }
+    }
+    lost
 }

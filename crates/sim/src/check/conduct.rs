@@ -5,8 +5,9 @@ use tidegate::resilience::Event;
 use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
-use super::{BUDGET, Case, Finding, is_exact};
+use super::{Case, Finding, is_exact};
 use crate::history::Record;
+use crate::model::Deed;
 use crate::scenario::Fault;
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
@@ -62,7 +63,8 @@ fn touches_a_pause(case: &Case<'_>, record: &Record) -> bool {
 
 fn late(case: &Case<'_>) -> Option<String> {
     let mut records = case.history.records.iter();
-    let late = records.find(|r| r.done.since(r.sent) > BUDGET && !touches_a_pause(case, r))?;
+    let late =
+        records.find(|r| r.done.since(r.sent) > case.budget() && !touches_a_pause(case, r))?;
     Some(format!("{} at {late:?}", late.done.since(late.sent)))
 }
 
@@ -78,7 +80,9 @@ fn wrong_clock(case: &Case<'_>) -> Option<String> {
             .truth
             .since(record.at)
             .max(record.at.since(record.truth));
-        gap > BUDGET.plus(BUDGET)
+        // A unit that was drawn in advance has the time it was charged, whatever else was asked.
+        let lasts = longest_lease(case);
+        gap > case.budget().plus(case.budget()).plus(lasts)
     };
     // Who has not met the store yet has only its own clock; and who has met one part may not have met
     // the next.
@@ -102,6 +106,13 @@ fn wrong_clock(case: &Case<'_>) -> Option<String> {
         off(record) && (knew || !is_local(record))
     })?;
     Some(format!("{wrong:?}"))
+}
+
+fn longest_lease(case: &Case<'_>) -> Nanos {
+    let leases = case
+        .counters()
+        .filter_map(|i| case.scenario.limit(i).lease());
+    leases.max().unwrap_or(Nanos::ZERO)
 }
 
 fn is_local(record: &Record) -> bool {
@@ -192,15 +203,51 @@ fn hasty(case: &Case<'_>) -> Option<String> {
         Fault::Drift => Nanos::ZERO,
         _ => case.scenario.begins,
     };
-    let mut hasty = case.history.hasty.iter();
-    let hasty = hasty.find(|record| record.done < calm_until)?;
-    Some(format!("{hasty:?}"))
+    let mut hasty = case.history.hasty.iter().filter(|r| r.done < calm_until);
+    let hasty = match case.scenario.counts_ahead() {
+        true => hasty.find(|record| !held(case, record)),
+        false => hasty.next(),
+    };
+    Some(format!("{:?}", hasty?))
+}
+
+/// Where units are drawn in advance, a refusal is held on to for 20 ms, so that the store is left alone
+/// while its counter is all but used up. And what comes back to the store from other nodes is not told
+/// to those who were refused, for as long as a refusal is remembered.
+fn held(case: &Case<'_>, record: &Record) -> bool {
+    let since = |span| {
+        record
+            .done
+            .since(Nanos::from_millis(span))
+            .since(case.budget())
+    };
+    let refused = |r: &Record| {
+        let here = r.node == record.node && r.subject == record.subject;
+        here && !r.admitted && r.source != Source::DenyCache
+    };
+    let earlier = case
+        .history
+        .records
+        .partition_point(|r| r.done <= record.done);
+    let earlier = case.history.records[..earlier].iter().rev();
+    let mut lately = earlier.take_while(|r| r.done >= since(20));
+    lately.any(refused) || returned(case, since(1_000), record.done)
+}
+
+fn returned(case: &Case<'_>, from: Nanos, to: Nanos) -> bool {
+    let mut books = case.history.books.iter();
+    books.any(|entry| {
+        let back = matches!(entry.deed, Deed::Returned(..)) && entry.at.is_some();
+        back && from <= entry.sent && entry.sent <= to
+    })
 }
 
 /// Under load, some node sees within 100 ms that its store has forgotten.
 fn unnoticed(case: &Case<'_>) -> Option<String> {
     // Of several stores only one has forgotten.
-    if case.scenario.fault != Fault::Flush || case.scenario.parts > 1 {
+    // And who has units in hand need not ask it.
+    let elsewhere = case.scenario.parts > 1 || case.scenario.counts_ahead();
+    if case.scenario.fault != Fault::Flush || elsewhere {
         return None;
     }
     let lost = *case.history.losses.first()?;

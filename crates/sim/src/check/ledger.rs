@@ -5,12 +5,15 @@
 //! within a window, of no more than that and what may have been charged without an answer.
 
 use tidegate::resilience::Event;
-use tidegate_core::algorithms::{Algorithm, Limit};
+use tidegate_core::algorithms::{Algorithm, Limit, State};
 use tidegate_core::store::{OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::{BUDGET, Case, Finding};
+use super::bounds::unseen;
+use super::times::Timed;
+use super::{Case, Finding};
 use crate::history::{Record, Snapshot};
+use crate::model::Deed;
 use crate::scenario::Fault;
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
@@ -20,76 +23,139 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
         return;
     }
     for counter in case.counters() {
+        let detail = Ledger::of(case, counter).first_fault();
+        findings.extend(detail.map(|(promise, detail)| {
+            let detail = format!("counter {counter} {detail}");
+            Finding { promise, detail }
+        }));
+    }
+}
+
+/// The true counter, charged with every admission as it was answered.
+struct Ledger<'a> {
+    case: &'a Case<'a>,
+    counter: usize,
+    limit: Limit,
+    /// Admissions in the order in which they were charged.
+    admitted: Vec<Timed<'a>>,
+    /// Of these, so many were answered by the last time anybody looked; and what they make.
+    known: usize,
+    state: State,
+    jitter: u64,
+}
+
+impl<'a> Ledger<'a> {
+    fn of(case: &'a Case<'a>, counter: usize) -> Self {
         let limit = case.scenario.limit(counter);
-        let mut records: Vec<&Record> = case.of(counter).filter(|r| r.admitted).collect();
-        records.sort_by_key(|record| time(record));
-        let jitter = case.jitter(counter);
-        for snapshot in &case.history.snapshots {
-            let detail = compare(case, counter, &limit, &records, snapshot, jitter);
-            if let Some((promise, detail)) = detail {
-                let detail = format!("counter {counter} at {}: {detail}", snapshot.at);
-                findings.push(Finding { promise, detail });
-                break;
-            }
+        let mut admitted = case.admitted(counter);
+        admitted.sort_by_key(|timed| timed.charged);
+        let first = admitted.first().map_or(Nanos::ZERO, |timed| timed.charged);
+        Ledger {
+            state: limit.fresh(first),
+            known: 0,
+            jitter: case.jitter(counter),
+            case,
+            counter,
+            limit,
+            admitted,
         }
     }
-}
 
-/// When it was decided, by the store's clock. A node that has not met the store yet may be far off.
-fn time(record: &Record) -> Nanos {
-    let gap = record
-        .truth
-        .since(record.at)
-        .max(record.at.since(record.truth));
-    match gap > Nanos::from_secs(1) {
-        true => record.truth,
-        false => record.at,
+    fn first_fault(mut self) -> Option<(&'static str, String)> {
+        let case = self.case;
+        case.history.snapshots.iter().find_map(|snapshot| {
+            let (promise, detail) = self.compare(snapshot)?;
+            Some((promise, format!("at {}: {detail}", snapshot.at)))
+        })
     }
-}
 
-fn compare(
-    case: &Case<'_>,
-    counter: usize,
-    limit: &Limit,
-    admitted: &[&Record],
-    snapshot: &Snapshot,
-    jitter: u64,
-) -> Option<(&'static str, String)> {
-    let fault = case.scenario.fault;
-    let calm_until = match fault {
-        Fault::None | Fault::Drift => case.scenario.ends,
-        _ => case.scenario.begins,
-    };
-    let calm = snapshot.at < calm_until || snapshot.at >= case.settled();
-    if !calm || case.unsettled(snapshot.at) {
-        return None;
+    /// What is due by all that was answered by then.
+    fn due(&mut self, snapshot: &Snapshot) -> u64 {
+        let answered = |timed: &Timed<'_>| timed.record.done <= snapshot.at;
+        let spend = |limit: &Limit, state: &mut State, timed: &Timed<'_>| {
+            let at = limit.advance(state, timed.charged);
+            limit.spend(state, at, Cost::ONE);
+        };
+        // Those in front of the first that is not answered yet stay so.
+        while let Some(timed) = self.admitted.get(self.known).filter(|t| answered(t)) {
+            spend(&self.limit, &mut self.state, timed);
+            self.known += 1;
+        }
+        let mut state = match self.known {
+            0 => self.limit.fresh(snapshot.truth),
+            _ => self.state.clone(),
+        };
+        let late = self.admitted[self.known..].iter();
+        // Nobody is answered more than this before being charged.
+        let soon = snapshot.truth.plus(Nanos::from_secs(2));
+        for timed in late
+            .take_while(|t| t.charged <= soon)
+            .filter(|t| answered(t))
+        {
+            spend(&self.limit, &mut state, timed);
+        }
+        let at = self.limit.advance(&mut state, snapshot.truth);
+        self.limit.used(&state, at)
     }
-    let mut known = admitted.iter().filter(|r| r.done <= snapshot.at).peekable();
-    let mut state = limit.fresh(known.peek().map_or(snapshot.truth, |first| time(first)));
-    for record in known {
-        let at = limit.advance(&mut state, time(record));
-        limit.spend(&mut state, at, Cost::ONE);
+
+    fn compare(&mut self, snapshot: &Snapshot) -> Option<(&'static str, String)> {
+        let (case, counter) = (self.case, self.counter);
+        let fault = case.scenario.fault;
+        let calm_until = match fault {
+            Fault::None | Fault::Drift => case.scenario.ends,
+            _ => case.scenario.begins,
+        };
+        let calm = snapshot.at < calm_until || snapshot.at >= case.settled();
+        if !calm || case.unsettled(snapshot.at) {
+            return None;
+        }
+        let (due, booked) = (self.due(snapshot), snapshot.used[counter]);
+        let limit = &self.limit;
+        let forgiven = due.saturating_sub(booked);
+        // Where acknowledgements are lost, debts are charged again on purpose; and who did not know
+        // the store's time had windows of its own.
+        let told = !matches!(fault, Fault::Gray | Fault::LateStore);
+        let more = limit.algorithm() == Algorithm::FixedWindow && told && booked > due;
+        if (forgiven == 0 && !more) || indebted(case, counter, limit, snapshot) {
+            return None;
+        }
+        let forgotten = forgotten(case, counter, snapshot) + self.jitter;
+        if forgiven > forgotten + drained(case, counter, limit, snapshot) {
+            return Some(("nothing is forgiven", format!("{booked} booked of {due}")));
+        }
+        let open = unanswered(case, counter, limit, snapshot)
+            + self.jitter
+            + given_back(case, counter, limit, snapshot)
+            + self.held(snapshot);
+        (more && booked > due + open).then(|| {
+            let detail = format!("{booked} booked of {due}, {open} unanswered");
+            ("nothing is charged twice", detail)
+        })
     }
-    let at = limit.advance(&mut state, snapshot.truth);
-    let (due, booked) = (limit.used(&state, at), snapshot.used[counter]);
-    let forgiven = due.saturating_sub(booked);
-    if indebted(case, counter, limit, snapshot) {
-        return None;
+
+    /// What was drawn in advance in this window and is not known to be used.
+    fn held(&self, snapshot: &Snapshot) -> u64 {
+        let Some((start, _)) = self.limit.window_at(snapshot.truth) else {
+            return 0;
+        };
+        // What the guard of the window before charged to this one too.
+        let start = start.since(self.limit.guard());
+        let case = self.case;
+        let drawn = case.entries(self.counter).filter_map(|entry| {
+            let Deed::Drawn(units) = entry.deed else {
+                return None;
+            };
+            let within = entry
+                .at
+                .is_some_and(|at| start <= at && at <= snapshot.truth);
+            within.then_some(units)
+        });
+        let used = self.admitted.iter().filter(|timed| {
+            let answered = timed.record.done <= snapshot.at;
+            answered && timed.record.source == Source::Lease && timed.charged >= start
+        });
+        drawn.sum::<u64>().saturating_sub(used.count() as u64)
     }
-    let forgotten = forgotten(case, counter, snapshot) + jitter;
-    if forgiven > forgotten + drained(case, counter, limit, snapshot) {
-        return Some(("nothing is forgiven", format!("{booked} booked of {due}")));
-    }
-    let more = unanswered(case, counter, limit, snapshot) + jitter;
-    let more = more + given_back(case, counter, limit, snapshot);
-    // Where acknowledgements are lost, debts are charged again on purpose; and who did not know the
-    // store's time had windows of its own.
-    let told = !matches!(fault, Fault::Gray | Fault::LateStore);
-    let twice = limit.algorithm() == Algorithm::FixedWindow && told && booked > due + more;
-    twice.then(|| {
-        let detail = format!("{booked} booked of {due}, {more} unanswered");
-        ("nothing is charged twice", detail)
-    })
 }
 
 /// Debt beyond twice the capacity is not kept by any algorithm, so what is owed then is forgiven.
@@ -134,6 +200,7 @@ fn forgotten(case: &Case<'_>, counter: usize, snapshot: &Snapshot) -> u64 {
     let dead = |r: &&Record| case.history.deaths.iter().any(|(_, node)| *node == r.node);
     let admitted = case.of(counter).filter(|r| r.admitted).filter(recent);
     match fault {
+        Fault::Flush if case.scenario.counts_ahead() => unseen(case, counter),
         Fault::Flush => admitted
             .filter(near)
             .filter(|r| r.source == Source::Exact)
@@ -156,11 +223,12 @@ fn given_back(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapsho
     }
     let refused = case.of(counter).filter(|r| !r.admitted);
     let wrong = |r: &&Record| {
-        let since = case.scenario.begins.since(BUDGET) <= r.done && r.done <= case.settled();
+        let since = case.scenario.begins.since(case.budget()) <= r.done && r.done <= case.settled();
         since && case.scenario.fault != Fault::None && r.source == Source::Fallback
     };
-    let recent = |r: &&Record| snapshot.at.since(r.sent) <= limit.per().plus(BUDGET);
-    let under_way = |r: &&Record| r.done.plus(BUDGET) >= snapshot.at && r.sent <= snapshot.at;
+    let recent = |r: &&Record| snapshot.at.since(r.sent) <= limit.per().plus(case.budget());
+    let under_way =
+        |r: &&Record| r.done.plus(case.budget()) >= snapshot.at && r.sent <= snapshot.at;
     let not_back = refused.filter(|r| recent(r) && (wrong(r) || under_way(r)));
     not_back.count() as u64
 }
@@ -169,7 +237,8 @@ fn given_back(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapsho
 /// and what is under way.
 fn unanswered(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) -> u64 {
     let window = limit.per();
-    let recent = |r: &&Record| snapshot.at.since(r.sent) <= window.plus(BUDGET).plus(BUDGET);
+    let recent =
+        |r: &&Record| snapshot.at.since(r.sent) <= window.plus(case.budget()).plus(case.budget());
     let before = |r: &&Record| r.sent <= snapshot.at;
     let late = |r: &&Record| r.source == Source::Fallback && r.done > r.sent;
     let under_way = |r: &&Record| r.done > snapshot.at;
@@ -196,7 +265,7 @@ fn crossing(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot)
     };
     let began = snapshot.at.since(snapshot.truth.since(start));
     let pushed = case.history.events.iter().any(|(at, _, event)| {
-        let at_the_edge = *at >= began && at.since(began) <= BUDGET;
+        let at_the_edge = *at >= began && at.since(began) <= case.budget();
         at_the_edge && matches!(event, Event::Pushed { .. })
     });
     let local = case

@@ -2,9 +2,11 @@
 
 mod bounds;
 mod conduct;
+mod leases;
 mod ledger;
 mod lower;
 mod parts;
+mod times;
 
 use std::fmt;
 
@@ -14,9 +16,6 @@ use tidegate_core::units::Nanos;
 
 use crate::history::{History, Record};
 use crate::scenario::Scenario;
-
-/// How long a decision may take.
-pub const BUDGET: Nanos = Nanos::from_millis(5);
 
 /// Something that must not be.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,7 +34,7 @@ impl fmt::Display for Finding {
 
 /// Everything that is wrong with a history.
 pub fn judge(scenario: &Scenario, history: &History) -> Vec<Finding> {
-    let case = Case { scenario, history };
+    let case = Case::new(scenario, history);
     let mut findings = Vec::new();
     conduct::judge(&case, &mut findings);
     if scenario.parts > 1 {
@@ -47,10 +46,7 @@ pub fn judge(scenario: &Scenario, history: &History) -> Vec<Finding> {
     }
     for line in 0..scenario.parts {
         let (scenario, history) = parts::alone(&case, line);
-        let case = Case {
-            scenario: &scenario,
-            history: &history,
-        };
+        let case = Case::new(&scenario, &history);
         amounts(&case, &mut findings);
     }
     findings
@@ -62,18 +58,35 @@ fn amounts(case: &Case<'_>, findings: &mut Vec<Finding>) {
     bounds::judge(case, findings);
     lower::judge(case, findings);
     ledger::judge(case, findings);
+    leases::judge(case, findings);
 }
 
 /// How much of its limit a counter admitted at most, in hundredths: the smallest multiple of the
 /// limit that bounds all of it, 100 at least.
 pub fn factor(scenario: &Scenario, history: &History, counter: usize) -> u64 {
-    bounds::factor(&Case { scenario, history }, counter)
+    bounds::factor(&Case::new(scenario, history), counter)
 }
 
 /// A history and what it is about.
 struct Case<'a> {
     scenario: &'a Scenario,
     history: &'a History,
+    /// When something was decided without the store, in order.
+    local: Vec<Nanos>,
+}
+
+impl<'a> Case<'a> {
+    fn new(scenario: &'a Scenario, history: &'a History) -> Self {
+        let records = history.records.iter();
+        let local = records.filter(|r| r.source == Source::Fallback);
+        let mut local: Vec<Nanos> = local.map(|r| r.done).collect();
+        local.sort_unstable();
+        Case {
+            scenario,
+            history,
+            local,
+        }
+    }
 }
 
 impl Case<'_> {
@@ -91,8 +104,8 @@ impl Case<'_> {
     /// Whether some node is or was lately without its store.
     fn unsettled(&self, at: Nanos) -> bool {
         let lately = |then: Nanos| then <= at && at.since(then) < Nanos::from_millis(600);
-        let mut records = self.history.records.iter();
-        let local = records.any(|r| r.source == Source::Fallback && lately(r.done));
+        let earlier = self.local.partition_point(|then| *then <= at);
+        let local = earlier > 0 && lately(self.local[earlier - 1]);
         let changed = self.history.events.iter().any(|(then, _, event)| {
             matches!(event, Event::BreakerOpened | Event::BreakerClosed) && lately(*then)
         });
@@ -120,11 +133,26 @@ impl Case<'_> {
             true => Nanos::from_millis(2_200),
             false => Nanos::from_secs(1),
         };
-        self.scenario.clears.plus(wait)
+        // From afar each of their steps takes a round trip.
+        let steps = Nanos::new(8 * self.trip().get());
+        self.scenario.clears.plus(wait).plus(steps)
+    }
+
+    /// How much longer than next door there and back takes from where it is farthest.
+    fn trip(&self) -> Nanos {
+        let far = self.scenario.far.iter().max().copied();
+        Nanos::new(2 * far.unwrap_or(Nanos::ZERO).get())
+    }
+
+    fn budget(&self) -> Nanos {
+        self.scenario.budget
     }
 }
 
-/// Whether a decision came from the one true counter, or from what it said a moment ago.
+/// Whether a decision came from the one true counter, or from what it said or gave a moment ago.
 fn is_exact(record: &Record) -> bool {
-    matches!(record.source, Source::Exact | Source::DenyCache)
+    matches!(
+        record.source,
+        Source::Exact | Source::DenyCache | Source::Lease | Source::Lenient
+    )
 }

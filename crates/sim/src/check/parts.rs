@@ -9,7 +9,7 @@ use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
-use super::{BUDGET, Case, Finding, is_exact};
+use super::{Case, Finding, is_exact};
 use crate::history::{History, Record, Snapshot};
 use crate::scenario::{Fault, Scenario};
 
@@ -157,7 +157,7 @@ impl Case<'_> {
         times.sort_unstable();
         let mut from = 0;
         let near = |(i, at): (usize, &Nanos)| {
-            while at.since(times[from]) > BUDGET {
+            while at.since(times[from]) > self.budget() {
                 from += 1;
             }
             (i + 1 - from) as u64

@@ -14,12 +14,13 @@ use tidegate_core::store::{
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
+use super::books::{Books, Deed, Entry};
 use super::cluster::{Elsewhere, Seat};
 use super::{Intent, Model, SharedModel};
 use crate::executor::Sim;
 use crate::variant::Variant;
 
-type Answer<T> = Result<T, StoreError>;
+pub(super) type Answer<T> = Result<T, StoreError>;
 
 /// When a connection that hears nothing is given up.
 const GIVEN_UP: Nanos = Nanos::from_secs(10);
@@ -40,21 +41,25 @@ pub struct Sent {
 /// One node's connection.
 #[derive(Clone)]
 pub struct Link {
-    sim: Sim,
-    model: SharedModel,
+    pub(super) sim: Sim,
+    pub(super) model: SharedModel,
     line: usize,
     /// Its place among others, unless it is the only store.
     seat: Option<Seat>,
-    node: usize,
+    pub(super) node: usize,
     /// How far the node's clock is from the store's, for those who use the wrong one.
     skew: Nanos,
-    variant: Variant,
+    pub(super) variant: Variant,
     life: Arc<AtomicU64>,
     /// Beats that were answered.
     beats: Arc<AtomicU64>,
     sent: Arc<Mutex<Vec<Sent>>>,
     /// What the node has seen, for those who misuse it.
     seen: Arc<Mutex<BTreeMap<u128, (Limit, State)>>>,
+    /// What was done for the node.
+    pub(super) books: Books,
+    /// How much farther the store is than the next room, one way.
+    far: Nanos,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +101,16 @@ impl Link {
             beats: Arc::default(),
             sent: Arc::clone(sent),
             seen: Arc::default(),
+            books: Books::default(),
+            far: Nanos::ZERO,
         }
+    }
+
+    /// The same, `far` from the store, and written down in `books`.
+    #[must_use]
+    pub fn from_afar(self, far: Nanos, books: &Books) -> Link {
+        let books = books.clone();
+        Link { far, books, ..self }
     }
 
     /// The same node's way to another store.
@@ -113,7 +127,7 @@ impl Link {
     }
 
     /// There and back with a call that speaks of some subjects. Who does not have them says so.
-    async fn trip_for<T>(
+    pub(super) async fn trip_for<T>(
         &self,
         subjects: Vec<Fingerprint>,
         run: impl FnOnce(&mut Model, Nanos) -> T + Send,
@@ -173,8 +187,28 @@ impl Link {
         let weather = self.model.lock().weather;
         let spread = self.sim.draw(|rng| rng.below(weather.spread.get() + 1));
         self.sim
-            .sleep(weather.fastest.plus(Nanos::new(spread)))
+            .sleep(weather.fastest.plus(Nanos::new(spread)).plus(self.far))
             .await;
+    }
+
+    /// Writes down what the store does for this node now, and was asked when.
+    pub(super) fn book(&self, counter: u128, sent: Nanos, at: Option<Nanos>, deed: Deed) -> usize {
+        self.books.write(Entry {
+            node: self.node,
+            counter,
+            sent,
+            at,
+            heard: None,
+            deed,
+        })
+    }
+
+    /// Writes down charges that were made.
+    fn book_all(&self, set: &ChargeSet<'_>, sent: Nanos, at: Nanos) {
+        for charge in &set.charges {
+            let deed = Deed::Charged(charge.cost.get());
+            self.book(charge.counter(), sent, Some(at), deed);
+        }
     }
 
     fn lost(&self, of: impl Fn(&super::Weather) -> u32) -> bool {
@@ -208,7 +242,7 @@ impl Link {
     }
 }
 
-fn subjects(set: &ChargeSet<'_>) -> Vec<Fingerprint> {
+pub(super) fn subjects(set: &ChargeSet<'_>) -> Vec<Fingerprint> {
     set.charges.iter().map(|charge| charge.subject).collect()
 }
 
@@ -232,9 +266,13 @@ impl Store for Link {
             node: self.node,
             line: self.line,
         });
+        let sent = self.sim.now();
         let mut outcome = self
             .trip_for(subjects(set), |model, now| {
                 let outcome = model.counters.decide(set, Intent::Charge, now);
+                if outcome.admitted {
+                    self.book_all(set, sent, now);
+                }
                 if self.variant == Variant::RefusalRefreshes && !outcome.admitted {
                     model.counters.refresh(set, now);
                 }
@@ -267,38 +305,26 @@ impl Store for Link {
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        if self.variant == Variant::NeverTakesBack {
-            return Ok(Refunded::Done);
-        }
-        let again = Refund {
-            id: !refund.id,
-            ..refund.clone()
-        };
-        self.trip_for(subjects(&refund.set), |model, now| {
-            if self.variant == Variant::RetriesRefunds {
-                model.counters.refund(&again, now);
-            }
-            model.counters.refund(refund, now)
-        })
-        .await
+        self.take_back(refund).await
     }
 
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.trip_for(vec![charge.subject], |model, now| {
-            model.counters.grant(charge, now)
-        })
-        .await
+        self.lend(charge).await
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let more = ChargeSet {
             charges: set.charges.iter().map(|c| self.with_the_seed(c)).collect(),
         };
+        let sent = self.sim.now();
         let outcome = self
             .trip_for(subjects(set), |model, now| match self.variant {
                 Variant::PushesTheSeed => model.counters.decide(&more, Intent::Force, now),
                 Variant::NeverPushes => model.counters.decide(set, Intent::Peek, now),
-                _ => model.counters.decide(set, Intent::Force, now),
+                _ => {
+                    self.book_all(set, sent, now);
+                    model.counters.decide(set, Intent::Force, now)
+                }
             })
             .await?;
         self.remember(set, &outcome);

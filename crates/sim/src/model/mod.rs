@@ -3,8 +3,10 @@
 //! [`Model`] is the store: counters, a clock of its own, a life, beats of nodes, and how it behaves at
 //! the moment. A [`Link`] is one node's way to it, and fills the port. Several of them are a [`Cluster`].
 
+mod books;
 mod cluster;
 mod counters;
+mod lending;
 mod link;
 mod slots;
 
@@ -15,6 +17,7 @@ use parking_lot::Mutex;
 use tidegate_core::store::{Beat, Life, NodeId, Vitals};
 use tidegate_core::units::Nanos;
 
+pub use self::books::{Books, Deed, Entry};
 pub use self::cluster::{Cluster, Divided, slot_of};
 pub use self::counters::{Counters, Intent};
 pub use self::link::{Link, Sent};

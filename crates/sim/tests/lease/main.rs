@@ -408,6 +408,18 @@ fn draining_gives_everything_back_and_draws_nothing_more() {
 }
 
 #[test]
+fn draining_waits_for_what_has_been_asked_for() {
+    let (bench, own) = (Bench::new(), roomy(1));
+    bench.till.behave(|manner| manner.way = MS(10));
+    bench.flood(&own, 8);
+    bench.pass(MS(5));
+    bench.sim.block_on(bench.lease.give_back_all());
+    let facts = bench.lease.facts();
+    assert_eq!((facts.granted, facts.returned), (8, 8));
+    assert_eq!(bench.booked(&own), 8);
+}
+
+#[test]
 fn draining_does_not_wait_for_a_store_that_does_not_answer() {
     let (bench, own) = (Bench::new(), roomy(1));
     bench.stream(&own, 9, Nanos::ZERO);

@@ -6,6 +6,7 @@
 
 mod body;
 mod headers;
+mod slots;
 mod text;
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use tidegate_core::units::Nanos;
 
 pub use headers::ID;
 use headers::Lines;
+pub use slots::{full, opened};
 pub use text::json_plain;
 
 /// How `X-RateLimit-Reset` tells time.

@@ -5,11 +5,14 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use tidegate::USUAL_SLOT;
 use tidegate_core::request::Request;
-use tidegate_core::units::Cost;
+use tidegate_core::units::{Cost, Nanos};
 
 use super::attributes::{Attributes, check_name};
-use super::wire::{Ask, Asked, Asks, BLANK, BadInput, MOST_COSTS, MOST_ITEMS, Wish};
+use super::wire::{
+    Acquire, Ask, Asked, Asks, BLANK, BadInput, LIVES_MS, MOST_COSTS, MOST_ITEMS, Wish,
+};
 
 /// What a fault repeats of the input at most, in characters.
 const LONGEST_ECHO: usize = 64;
@@ -80,7 +83,7 @@ impl<'de> Visitor<'de> for OneOrMany<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
         let mut request = BLANK;
-        let wish = AskSeed(self.0, &mut request).visit_map(map)?;
+        let wish = AskSeed(self.0, &mut request, None).visit_map(map)?;
         Ok(Asked::One(Box::new(Ask { request, wish })))
     }
 
@@ -95,7 +98,7 @@ impl<'de> Visitor<'de> for OneOrMany<'_> {
             trace.at("");
             // Read where it is to stay.
             let request = asks.requests.push_mut(BLANK);
-            let Some(wish) = list.next_element_seed(AskSeed(trace, request))? else {
+            let Some(wish) = list.next_element_seed(AskSeed(trace, request, None))? else {
                 asks.requests.pop();
                 break;
             };
@@ -112,8 +115,12 @@ impl<'de> Visitor<'de> for OneOrMany<'_> {
     }
 }
 
-/// An object into a request.
-struct AskSeed<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
+/// An object into a request, with a life if it is to be open.
+struct AskSeed<'t, 'r, 'de>(
+    &'t Trace,
+    &'r mut Request<'de>,
+    Option<&'t Cell<Option<u64>>>,
+);
 
 impl<'de> DeserializeSeed<'de> for AskSeed<'_, '_, 'de> {
     type Value = Wish;
@@ -131,7 +138,7 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Wish, A::Error> {
-        let AskSeed(trace, request) = self;
+        let AskSeed(trace, request, lasts) = self;
         let (mut cost, mut receipt, mut seen) = (None, false, 0_u8);
         while let Some(Text(field)) = map.next_key()? {
             let (bit, name) = match &*field {
@@ -139,9 +146,15 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
                 "cost" => (2, "cost"),
                 "costs" => (4, "costs"),
                 "receipt" => (8, "receipt"),
+                "ttl_ms" if lasts.is_some() => (16, "ttl_ms"),
                 other => {
                     trace.at_unknown(other);
-                    let known = "unknown field, write attributes, cost, costs or receipt";
+                    let known = match lasts {
+                        None => "unknown field, write attributes, cost, costs or receipt",
+                        Some(_) => {
+                            "unknown field, write attributes, cost, costs, receipt or ttl_ms"
+                        }
+                    };
                     return Err(A::Error::custom(known));
                 }
             };
@@ -154,7 +167,13 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
                 1 => map.next_value_seed(AttributesSeed(trace, request))?,
                 2 => cost = Some(map.next_value_seed(Whole)?),
                 4 => map.next_value_seed(Costs(trace, request))?,
-                _ => receipt = map.next_value()?,
+                8 => receipt = map.next_value()?,
+                _ => {
+                    let millis = map.next_value_seed(Whole)?;
+                    if let Some(lasts) = lasts {
+                        lasts.set(Some(millis));
+                    }
+                }
             }
             trace.at("");
         }
@@ -312,10 +331,39 @@ impl Visitor<'_> for Whole {
     }
 }
 
-/// `{"receipt": "..."}`.
-pub(super) struct ReceiptSeed<'t>(pub(super) &'t Trace);
+/// A request that is to be open.
+pub(super) struct AcquireSeed<'t>(pub(super) &'t Trace);
 
-impl<'de> DeserializeSeed<'de> for ReceiptSeed<'_> {
+impl<'de> DeserializeSeed<'de> for AcquireSeed<'_> {
+    type Value = Acquire<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
+        let (trace, mut request, lasts) = (self.0, BLANK, Cell::new(None));
+        let wish = AskSeed(trace, &mut request, Some(&lasts)).deserialize(source)?;
+        if wish.peek {
+            trace.at("cost");
+            return Err(D::Error::custom("an open request costs 1 or more"));
+        }
+        let millis = lasts.get().unwrap_or(USUAL_SLOT.millis_up());
+        if !LIVES_MS.contains(&millis) {
+            trace.at("ttl_ms");
+            let (least, most) = (LIVES_MS.start(), LIVES_MS.end());
+            return Err(D::Error::custom(format_args!(
+                "{millis} is no life of a slot, write {least} to {most}"
+            )));
+        }
+        Ok(Acquire {
+            request,
+            lasts: Nanos::from_millis(millis),
+            receipt: wish.receipt,
+        })
+    }
+}
+
+/// An object with one text of this name.
+pub(super) struct OneText<'t>(pub(super) &'t Trace, pub(super) &'static str);
+
+impl<'de> DeserializeSeed<'de> for OneText<'_> {
     type Value = Cow<'de, str>;
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
@@ -323,27 +371,29 @@ impl<'de> DeserializeSeed<'de> for ReceiptSeed<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for ReceiptSeed<'_> {
+impl<'de> Visitor<'de> for OneText<'_> {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with a receipt")
+        write!(f, "an object with a {}", self.1)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut receipt = None;
+        let OneText(trace, name) = self;
+        let mut text = None;
         while let Some(Text(field)) = map.next_key()? {
-            self.0.at("receipt");
-            if field != "receipt" {
-                self.0.at_unknown(&field);
-                return Err(A::Error::custom("unknown field, write receipt"));
+            trace.at(name);
+            if field != name {
+                trace.at_unknown(&field);
+                let known = format_args!("unknown field, write {name}");
+                return Err(A::Error::custom(known));
             }
             let Text(value) = map.next_value()?;
-            if receipt.replace(value).is_some() {
+            if text.replace(value).is_some() {
                 return Err(A::Error::custom("given twice"));
             }
         }
-        self.0.at("receipt");
-        receipt.ok_or_else(|| A::Error::custom("missing"))
+        trace.at(name);
+        text.ok_or_else(|| A::Error::custom("missing"))
     }
 }

@@ -18,6 +18,7 @@ use tidegate_core::store::{Refunded, Store, StoreError};
 
 use super::error::{Refusal, json_answer};
 use super::explain;
+use super::slots;
 use super::wire::{self, Ask, Asked, Asks, BadInput, Wish};
 use crate::address::Place;
 use crate::drain::Phase;
@@ -86,6 +87,19 @@ async fn route(
         "/v1/check" => asked(service, id, Verb::Check, parts, body).await,
         "/v1/peek" => asked(service, id, Verb::Peek, parts, body).await,
         "/v1/explain" => asked(service, id, Verb::Explain, parts, body).await,
+        "/v1/acquire" => {
+            let body = posted_small(parts, body).await?;
+            let acquiring = slots::acquire(service, id, parts, &body);
+            service.wait_for(acquiring).await
+        }
+        "/v1/renew" => {
+            let body = posted_small(parts, body).await?;
+            service.wait_for(slots::renew(service, id, &body)).await
+        }
+        "/v1/release" => {
+            let body = posted_small(parts, body).await?;
+            service.wait_for(slots::release(service, id, &body)).await
+        }
         "/v1/refund" => {
             let body = posted(parts, body).await?;
             service.wait_for(refund(service, id, &body)).await
@@ -137,6 +151,17 @@ pub(crate) async fn posted(parts: &Parts, body: Incoming) -> Result<Bytes, Refus
         return Err(Refusal::Method { allow: "POST" });
     }
     Ok(body::read(body, LARGEST).await?)
+}
+
+/// The body of a POST that is never a list.
+async fn posted_small(parts: &Parts, body: Incoming) -> Result<Bytes, Refusal> {
+    let body = posted(parts, body).await?;
+    match body.len() > body::SMALL {
+        true => Err(Refusal::Body(body::BodyError::TooLarge {
+            most: body::SMALL,
+        })),
+        false => Ok(body),
+    }
 }
 
 fn status_answer(status: StatusCode, text: &str, id: &Id) -> Answer {

@@ -1,0 +1,234 @@
+//! The long run: many seeds of every kind, each stretched by long rests, on a few threads.
+//!
+//! `cargo run --release -p tidegate-sim --example soak -- --seeds 10000 --hours 1000 --jobs 2`
+//!
+//! Progress goes to stderr, a line for every hundred seeds and a summary with the commit to the log
+//! (`--log FILE`). Each violation is told with the command that replays it, and makes the run fail.
+//! `--kind NAME` runs one kind only, `--from SEED` begins there.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write};
+use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tidegate_core::units::Nanos;
+use tidegate_sim::check::judge;
+use tidegate_sim::scenario::Kind;
+use tidegate_sim::{Variant, world};
+
+/// A line of the log is about so many seeds.
+const BATCH: u64 = 100;
+
+struct Wanted {
+    seeds: u64,
+    from: u64,
+    hours: u64,
+    jobs: u64,
+    kinds: Vec<Kind>,
+    log: String,
+}
+
+/// What came of some seeds.
+#[derive(Clone, Default)]
+struct Tally {
+    seeds: u64,
+    simulated: Nanos,
+    decisions: u64,
+    by_lease: u64,
+    violations: Vec<String>,
+}
+
+impl Tally {
+    fn add(&mut self, other: &Tally) {
+        self.seeds += other.seeds;
+        self.simulated = self.simulated.plus(other.simulated);
+        self.decisions += other.decisions;
+        self.by_lease += other.by_lease;
+        self.violations.extend(other.violations.iter().cloned());
+    }
+
+    fn hours(&self) -> f64 {
+        self.simulated.get() as f64 / 3.6e12
+    }
+}
+
+impl Wanted {
+    fn read(words: impl Iterator<Item = String>) -> Result<Wanted, String> {
+        let mut wanted = Wanted {
+            seeds: 10_000,
+            from: 0,
+            hours: 1_000,
+            jobs: 2,
+            kinds: Kind::ALL.to_vec(),
+            log: "bench/results/simulator.log".to_owned(),
+        };
+        let mut words = words;
+        while let Some(flag) = words.next() {
+            let value = words.next().ok_or(format!("{flag} needs a value"))?;
+            let number = || {
+                value
+                    .parse::<u64>()
+                    .map_err(|e| format!("{flag} {value}: {e}"))
+            };
+            match flag.as_str() {
+                "--seeds" => wanted.seeds = number()?,
+                "--from" => wanted.from = number()?,
+                "--hours" => wanted.hours = number()?,
+                "--jobs" => wanted.jobs = number()?.max(1),
+                "--log" => wanted.log = value,
+                "--kind" => {
+                    let kind = Kind::from_name(&value);
+                    wanted.kinds = vec![kind.ok_or(format!("no kind is called {value}"))?];
+                }
+                _ => return Err(format!("{flag} is not known")),
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// How long each run is, so that all of them together last as long as was asked.
+    fn length(&self) -> Nanos {
+        let millis = (self.hours * 3_600_000).div_ceil(self.seeds.max(1));
+        Nanos::from_millis(millis)
+    }
+
+    /// The kinds take turns.
+    fn run(&self, i: u64) -> Tally {
+        let kinds = self.kinds.len() as u64;
+        let (kind, seed) = (self.kinds[(i % kinds) as usize], i / kinds);
+        let length = self.length();
+        let scenario = kind.scenario(seed).stretched(length);
+        let history = world::run(&scenario, Variant::Shipped);
+        let findings = judge(&scenario, &history);
+        let replay = |finding: &_| {
+            format!(
+                "{finding}\n    cargo run --release -p tidegate-sim --example replay -- {} {seed} until {}",
+                kind.name(),
+                length.millis_up()
+            )
+        };
+        let leased = |r: &&_| -> bool {
+            let record: &tidegate_sim::history::Record = r;
+            record.source == tidegate_core::store::Source::Lease
+        };
+        Tally {
+            seeds: 1,
+            simulated: scenario.ends,
+            decisions: history.records.len() as u64,
+            by_lease: history.records.iter().filter(leased).count() as u64,
+            violations: findings.iter().take(1).map(replay).collect(),
+        }
+    }
+}
+
+fn commit() -> String {
+    let git = |args: &[&str]| {
+        let output = Command::new("git").args(args).output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let head = git(&["rev-parse", "--short=12", "HEAD"]);
+    let dirty = git(&["status", "--porcelain", "--untracked-files=no"]);
+    match (head, dirty) {
+        (Some(head), Some(dirty)) if dirty.is_empty() => head,
+        (Some(head), _) => format!("{head} and changes"),
+        (None, _) => "unknown".to_owned(),
+    }
+}
+
+fn main() -> ExitCode {
+    match Wanted::read(std::env::args().skip(1)).map(|wanted| soak(&wanted)) {
+        Ok(Ok(true)) => ExitCode::SUCCESS,
+        Ok(Ok(false)) => ExitCode::FAILURE,
+        Ok(Err(error)) => complain(&error.to_string()),
+        Err(error) => complain(&error),
+    }
+}
+
+fn complain(error: &str) -> ExitCode {
+    let _nobody_listens = writeln!(io::stderr(), "{error}");
+    ExitCode::from(2)
+}
+
+/// Runs all seeds; whether every promise was kept.
+fn soak(wanted: &Wanted) -> io::Result<bool> {
+    let began = Instant::now();
+    let batches = wanted.seeds.div_ceil(BATCH);
+    let next = AtomicU64::new(0);
+    let done: Mutex<Vec<(u64, Tally)>> = Mutex::default();
+    std::thread::scope(|threads| {
+        for _ in 0..wanted.jobs {
+            threads.spawn(|| {
+                loop {
+                    let batch = next.fetch_add(1, Ordering::Relaxed);
+                    if batch >= batches {
+                        return;
+                    }
+                    let first = wanted.from + batch * BATCH;
+                    let last = (first + BATCH).min(wanted.from + wanted.seeds);
+                    let mut tally = Tally::default();
+                    for i in first..last {
+                        tally.add(&wanted.run(i));
+                    }
+                    tell(&format!(
+                        "{:6.0} s {}",
+                        began.elapsed().as_secs_f64(),
+                        line(first, &tally)
+                    ));
+                    if let Ok(mut done) = done.lock() {
+                        done.push((first, tally));
+                    }
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_default();
+    done.sort_by_key(|(first, _)| *first);
+    let mut log = String::new();
+    let mut all = Tally::default();
+    for (first, tally) in &done {
+        all.add(tally);
+        let _a_string_takes_all = writeln!(log, "{}", line(*first, tally));
+    }
+    let kinds: Vec<&str> = wanted.kinds.iter().map(|kind| kind.name()).collect();
+    let summary = format!(
+        "{} seeds of {}, {:.1} cluster-hours, {} decisions ({} by leases), {} violations, {:.0} s on {} threads, commit {}",
+        all.seeds,
+        kinds.join(", "),
+        all.hours(),
+        all.decisions,
+        all.by_lease,
+        all.violations.len(),
+        began.elapsed().as_secs_f64(),
+        wanted.jobs,
+        commit(),
+    );
+    for violation in &all.violations {
+        let _a_string_takes_all = writeln!(log, "{violation}");
+    }
+    let _a_string_takes_all = writeln!(log, "{summary}");
+    fs::write(&wanted.log, log)?;
+    tell(&summary);
+    Ok(all.violations.is_empty())
+}
+
+fn line(first: u64, tally: &Tally) -> String {
+    let mut line = format!(
+        "seeds {first}..{}: {:.2} cluster-hours, {} decisions, {} by leases, {} violations",
+        first + tally.seeds,
+        tally.hours(),
+        tally.decisions,
+        tally.by_lease,
+        tally.violations.len()
+    );
+    for violation in &tally.violations {
+        let _a_string_takes_all = write!(line, "\n  {violation}");
+    }
+    line
+}
+
+fn tell(text: &str) {
+    let _nobody_listens = writeln!(io::stderr(), "{text}");
+}

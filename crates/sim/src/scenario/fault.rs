@@ -1,0 +1,137 @@
+//! What can go wrong in a run, and what of it concerns counts, clocks and nodes.
+
+/// What goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// The store is killed and comes back with all it had.
+    Kill,
+    /// The store is killed and comes back empty.
+    KillEmpty,
+    /// The store is back within milliseconds, and empty.
+    Restart,
+    /// The store takes everything and answers nothing.
+    Hang,
+    /// The store answers too late.
+    Slow,
+    /// Everything sent to the store is lost.
+    BlackHole,
+    /// Some requests and some answers are lost, some are late.
+    Gray,
+    /// The store forgets everything between two requests.
+    Flush,
+    /// A replica takes over that has not heard the last of it.
+    Failover,
+    /// The same, and the replica's clock differs by seconds.
+    FailoverSkewed,
+    /// The store's clock is set two hours ahead.
+    StepForward,
+    /// The store's clock is set two hours back.
+    StepBack,
+    /// The store's clock runs a tenth too fast or too slow.
+    Drift,
+    /// A node is stopped for a while.
+    Pause,
+    /// A node dies and another starts in its place.
+    NodeDeath,
+    /// A node dies with the store.
+    DeathWithStore,
+    /// The store comes up after the nodes.
+    LateStore,
+    /// Several of all these.
+    Chaos,
+    /// Subjects move from one part of the store to another, with their counts.
+    Move,
+    /// A node is told to go, gives back what it holds, and another starts in its place.
+    Drain,
+}
+
+impl Fault {
+    /// Every kind that can happen to a single store.
+    pub const ALL: [Fault; 19] = [
+        Fault::None,
+        Fault::Kill,
+        Fault::KillEmpty,
+        Fault::Restart,
+        Fault::Hang,
+        Fault::Slow,
+        Fault::BlackHole,
+        Fault::Gray,
+        Fault::Flush,
+        Fault::Failover,
+        Fault::FailoverSkewed,
+        Fault::StepForward,
+        Fault::StepBack,
+        Fault::Drift,
+        Fault::Pause,
+        Fault::NodeDeath,
+        Fault::DeathWithStore,
+        Fault::LateStore,
+        Fault::Chaos,
+    ];
+
+    /// What can happen where nodes hold units that they have not used.
+    pub const OF_A_CROWD: [Fault; 20] = {
+        let mut faults = [Fault::Drain; 20];
+        let mut i = 0;
+        while i < Fault::ALL.len() {
+            faults[i] = Fault::ALL[i];
+            i += 1;
+        }
+        faults
+    };
+
+    /// What can happen to one part of a store.
+    pub const OF_A_PART: [Fault; 11] = [
+        Fault::None,
+        Fault::Kill,
+        Fault::KillEmpty,
+        Fault::Restart,
+        Fault::Hang,
+        Fault::Slow,
+        Fault::BlackHole,
+        Fault::Flush,
+        Fault::Failover,
+        Fault::Move,
+        Fault::NodeDeath,
+    ];
+
+    /// Whether the store may forget.
+    pub fn loses_counts(self) -> bool {
+        matches!(
+            self,
+            Fault::KillEmpty
+                | Fault::Restart
+                | Fault::Flush
+                | Fault::Failover
+                | Fault::FailoverSkewed
+                | Fault::DeathWithStore
+                | Fault::Chaos
+        )
+    }
+
+    /// Whether the store's clock jumps.
+    pub fn steps_clock(self) -> bool {
+        matches!(
+            self,
+            Fault::StepForward | Fault::StepBack | Fault::FailoverSkewed
+        )
+    }
+
+    /// Whether the store is away from the beginning of the fault to its end.
+    pub fn is_outage(self) -> bool {
+        matches!(
+            self,
+            Fault::Kill | Fault::KillEmpty | Fault::Hang | Fault::Slow | Fault::BlackHole
+        )
+    }
+
+    /// Whether a node stops or dies.
+    pub fn hits_a_node(self) -> bool {
+        matches!(
+            self,
+            Fault::Pause | Fault::NodeDeath | Fault::DeathWithStore | Fault::Drain | Fault::Chaos
+        )
+    }
+}
