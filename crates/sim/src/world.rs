@@ -189,7 +189,7 @@ impl World {
         let done = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&done);
         self.sim.spawn(Some(node), async move {
-            limiter.store().store.give_back_all().await;
+            limiter.store().store.drain().await;
             let now = world.sim.now();
             world.history.lock().drained.push((now, node));
             told.store(true, Ordering::Relaxed);
