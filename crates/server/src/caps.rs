@@ -142,6 +142,12 @@ fn of_http() -> Vec<Row> {
         ),
         (
             door,
+            "life of a slot",
+            format!("{} s", http::wire::LIVES_MS.end() / 1_000),
+            bad,
+        ),
+        (
+            door,
             "a body for `/json`",
             size(envoy::json::LARGEST),
             "400",

@@ -294,10 +294,15 @@ pub(crate) async fn give_back(limiter: &Limiter<Counters>) {
     let Counters::Shared(shared) = limiter.store() else {
         return;
     };
+    let before = shared.store.leases();
     shared.store.drain().await;
-    let facts = shared.store.leases();
-    if facts.held > 0 {
-        let units = facts.held;
+    let after = shared.store.leases();
+    let units = after.returned - before.returned;
+    if units > 0 {
+        info!(units, "gave back what was drawn in advance");
+    }
+    let units = after.held + after.lapsed - before.lapsed;
+    if units > 0 {
         warn!(
             units,
             "the store did not take back in time what was drawn in advance"

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue, header};
-use tidegate::Limiter;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::http::{BodyStyle, Context, ResetStyle};
 use tidegate::observe::{Line, Metrics, RuleSeries};
+use tidegate::{Acquired, Full, Limiter, Reservation, SlotError};
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::engine::{Decision, Fate};
 use tidegate_core::request::{Edge, Request};
@@ -85,6 +85,32 @@ impl Service {
         decision
     }
 
+    /// Opens one request, and takes the time.
+    pub(crate) async fn open(
+        &self,
+        request: Request<'_>,
+        lasts: Nanos,
+    ) -> Result<Acquired, SlotError> {
+        let edge = request.edge;
+        let begun = Instant::now();
+        let acquired = self.limiter.acquire(request, lasts).await;
+        self.metrics.took(edge, begun.elapsed());
+        acquired
+    }
+
+    /// Decides one request and reserves what it may cost, and takes the time.
+    pub(crate) async fn reserve(
+        &self,
+        request: Request<'_>,
+        lasts: Nanos,
+    ) -> Result<Reservation, StoreError> {
+        let edge = request.edge;
+        let begun = Instant::now();
+        let reservation = self.limiter.reserve(request, lasts).await;
+        self.metrics.took(edge, begun.elapsed());
+        reservation
+    }
+
     /// How sub-requests are read under the rules in force. Made once for each set of rules.
     pub(crate) fn reading(&self) -> Arc<Reading> {
         let policy = self.limiter.policy().load();
@@ -108,6 +134,7 @@ impl Service {
             reset: self.reset,
             body,
             receipt: None,
+            reservation: None,
         }
     }
 
@@ -158,6 +185,28 @@ impl Service {
             path = text("path"),
             retry_after_ms = retry_ms(decision),
             "denied"
+        );
+    }
+
+    /// The same for a request that finds too many open.
+    pub(crate) fn log_full(&self, id: &Id, edge: Edge, full: &Full) {
+        let (rule, second) = (full.rule.as_str(), second(self.clock.now()));
+        let room = |series: &RuleSeries| series.lines.denial(second);
+        let missed = match self.metrics.with_named(rule, room) {
+            Line::Write { missed } => missed,
+            Line::Skip => return self.metrics.lines_skipped.inc(),
+        };
+        if missed > 0 {
+            told_as_count(rule, missed);
+        }
+        info!(
+            id = id.as_str(),
+            rule,
+            edge = edge.name(),
+            source = full.source.name(),
+            limit = full.most,
+            open = full.open,
+            "denied, too many are open"
         );
     }
 

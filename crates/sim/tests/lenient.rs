@@ -273,3 +273,21 @@ fn draining_tells_everything() {
     assert_eq!(rig.booked(&rig.rule), 31);
     assert_eq!(rig.ask(0, 1).source, Source::Exact);
 }
+
+/// A node ended while what it had just sent was still on its way, and it was never counted.
+#[test]
+fn draining_waits_for_what_is_being_told() {
+    for micros in (0..60_000).step_by(500) {
+        let rig = Rig::new(1, 1_000);
+        rig.ask(0, 1);
+        rig.ask(0, 30);
+        rig.weather(Weather {
+            fastest: MS(2),
+            ..Weather::FAIR
+        });
+        let then = rig.sim.now().plus(Nanos::new(micros * 1_000));
+        rig.sim.run_until(then);
+        rig.sim.block_on(rig.nodes[0].drain());
+        assert_eq!(rig.booked(&rig.rule), 31, "after {micros} µs");
+    }
+}

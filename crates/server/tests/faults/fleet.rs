@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_core::units::Nanos;
@@ -25,6 +26,46 @@ pub(crate) const LOST: &str = "the store has lost counts";
 /// Nodes that share a store.
 pub(crate) struct Fleet {
     pub(crate) nodes: Vec<Server>,
+    pub(crate) doors: Doors,
+    plan: Plan,
+}
+
+/// Where each node is to be found at the moment.
+#[derive(Clone)]
+pub(crate) struct Doors(Arc<[Mutex<SocketAddr>]>);
+
+impl Doors {
+    pub(crate) fn of(&self, node: usize) -> SocketAddr {
+        *self.0[node].lock().unwrap()
+    }
+
+    fn move_to(&self, node: usize, address: SocketAddr) {
+        *self.0[node].lock().unwrap() = address;
+    }
+}
+
+/// What all nodes are started with.
+struct Plan {
+    rules: String,
+    store: String,
+    budget: Nanos,
+}
+
+impl Plan {
+    fn node(&self, clock: Option<&ShiftedClock>) -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("rules.yaml"), &self.rules).unwrap();
+        let mut command = Command::new(BINARY);
+        command
+            .args(["serve", "--store", &self.store, "--store-budget"])
+            .arg(self.budget.duration().as_millis().to_string())
+            .arg("--rules")
+            .arg(dir.path().join("rules.yaml"));
+        if let Some(clock) = clock {
+            clock.wind(&mut command);
+        }
+        Server::spawn(command, dir)
+    }
 }
 
 impl Fleet {
@@ -40,28 +81,33 @@ impl Fleet {
         budget: Nanos,
         clocks: &[ShiftedClock],
     ) -> Fleet {
-        let text = rules(rates);
-        let node = |i: usize| {
-            let dir = tempfile::tempdir().unwrap();
-            std::fs::write(dir.path().join("rules.yaml"), &text).unwrap();
-            let mut command = Command::new(BINARY);
-            command
-                .args(["serve", "--store", store, "--store-budget"])
-                .arg(budget.duration().as_millis().to_string())
-                .arg("--rules")
-                .arg(dir.path().join("rules.yaml"));
-            if let Some(clock) = clocks.get(i) {
-                clock.wind(&mut command);
-            }
-            Server::spawn(command, dir)
+        let plan = Plan {
+            rules: rules(rates),
+            store: store.to_owned(),
+            budget,
         };
+        let nodes: Vec<Server> = (0..4).map(|i| plan.node(clocks.get(i))).collect();
+        let doors = nodes.iter().map(|node| Mutex::new(node.http)).collect();
         let fleet = Fleet {
-            nodes: (0..4).map(node).collect(),
+            nodes,
+            doors: Doors(doors),
+            plan,
         };
         fleet.wait_exact();
         // Whoever has just started takes a second to learn how many there are.
         std::thread::sleep(Duration::from_millis(1_500));
         fleet
+    }
+
+    /// Ends a node at once, as a crash would.
+    pub(crate) fn kill(&self, node: usize) {
+        self.nodes[node].signal("KILL");
+    }
+
+    /// Starts one in the place of a node that is gone. It knows nothing of before.
+    pub(crate) fn restart(&mut self, node: usize) {
+        self.nodes[node] = self.plan.node(None);
+        self.doors.move_to(node, self.nodes[node].http);
     }
 
     /// Waits until every node believes its store.

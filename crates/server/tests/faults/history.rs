@@ -33,10 +33,17 @@ pub(crate) enum Source {
     Exact,
     DenyCache,
     Fallback,
+    Lease,
+    Lenient,
 }
 
 impl Answer {
     pub(crate) fn read(body: &str) -> Result<Answer, String> {
+        serde_json::from_str(body).map_err(|error| format!("{error} in {body}"))
+    }
+
+    /// What is told of a list.
+    pub(crate) fn read_all(body: &str) -> Result<Vec<Answer>, String> {
         serde_json::from_str(body).map_err(|error| format!("{error} in {body}"))
     }
 }
@@ -58,6 +65,16 @@ impl Record {
     /// Decided without the store.
     pub(crate) fn local(&self) -> bool {
         self.is(Source::Fallback)
+    }
+
+    /// Decided by units that the store had charged before.
+    pub(crate) fn leased(&self) -> bool {
+        self.is(Source::Lease)
+    }
+
+    /// Decided by what others last said of the store.
+    pub(crate) fn by_hearsay(&self) -> bool {
+        self.is(Source::Lenient)
     }
 
     /// Decided by the store.
@@ -122,10 +139,19 @@ impl History {
         self.records.iter().filter(own)
     }
 
-    /// When each of those admissions happened.
+    /// When each of those admissions happened. What was asked in one list happened together.
     pub(crate) fn spans(&self, rule: &str, which: impl Fn(&Record) -> bool) -> Vec<Span> {
         let admitted = self.of_rule(rule).filter(|r| r.admitted() && which(r));
-        admitted.map(Record::span).collect()
+        let mut spans: Vec<Span> = Vec::new();
+        for span in admitted.map(Record::span) {
+            match spans.last_mut() {
+                Some(last) if (last.from, last.to) == (span.from, span.to) => {
+                    last.units += span.units;
+                }
+                _ => spans.push(span),
+            }
+        }
+        spans
     }
 
     /// Nowhere more than so many hundredths of the limit.
@@ -153,7 +179,7 @@ impl History {
     ) -> u64 {
         let spans = self.spans(rule, which);
         let inside = spans.iter().filter(|s| s.to >= from && s.from < to);
-        inside.count() as u64
+        inside.map(|span| span.units).sum()
     }
 
     /// At least so many hundredths of the limit: in every window that lies wholly between, or over all of

@@ -15,8 +15,12 @@ mod failover;
 mod fleet;
 mod glitches;
 mod history;
+mod lease_death;
+mod leases;
+mod lenient;
 mod load;
 mod outage;
+mod parting;
 mod rates;
 mod scene;
 

@@ -16,6 +16,8 @@ pub(crate) struct Rate {
     pub(crate) count: u64,
     pub(crate) per: Nanos,
     pub(crate) burst: Option<u64>,
+    /// As a rule says it: `exact`, `leased`, `lenient`.
+    pub(crate) counting: &'static str,
 }
 
 impl Rate {
@@ -27,6 +29,7 @@ impl Rate {
             count,
             per,
             burst: None,
+            counting: "exact",
         }
     }
 
@@ -38,7 +41,14 @@ impl Rate {
             count,
             per,
             burst: Some(burst),
+            counting: "exact",
         }
+    }
+
+    /// The same, counted another way.
+    pub(crate) fn counting(mut self, counting: &'static str) -> Rate {
+        self.counting = counting;
+        self
     }
 
     /// Never used up and never forgotten: every admission can be found in the store afterwards.
@@ -61,12 +71,13 @@ impl Rate {
             count,
             per,
             burst,
+            counting,
         } = self;
         let burst = burst.map_or(String::new(), |burst| format!(" burst {burst}"));
         let secs = per.secs_up();
         format!(
             "  - {{ name: {name}, match: {{ path: /{name} }}, by: ip, \
-             rate: {count}/{secs}s{burst}, algorithm: {algorithm} }}\n"
+             rate: {count}/{secs}s{burst}, algorithm: {algorithm}, counting: {counting} }}\n"
         )
     }
 }

@@ -104,6 +104,27 @@ fn a_lease_decides_until_its_end_while_the_store_is_away_and_nothing_is_drawn() 
     assert!(decided.contains(&Source::Lease), "{decided:?}");
 }
 
+/// The store has charged them and cannot be told: to give them back to this node's share would let it
+/// admit what others may have been given.
+#[test]
+fn what_is_left_while_the_store_is_away_stays_charged() {
+    let stack = Stack::new();
+    stack.stream(100);
+    let held = stack.store.leases().held;
+    assert!(held > 0);
+    stack.weather(DOWN);
+    let large = stack.own.set(held + 1); // more than is held: this node's share decides, and owes it
+    let outcome = stack.sim.block_on(stack.store.charge(&large));
+    assert_eq!(outcome.expect("a decision").source, Source::Fallback);
+    stack.pass(MS(120));
+    let leases = stack.store.leases();
+    assert_eq!((leases.returned, leases.lapsed), (0, held));
+    stack.weather(Weather::FAIR);
+    stack.pass(MS(5_000));
+    let admitted = *stack.admitted.lock() + held + 1;
+    assert_eq!(stack.booked(), admitted + held);
+}
+
 /// What was drawn and used after the last exact charge is known to the node alone.
 #[test]
 fn a_store_that_forgot_is_told_of_what_was_drawn_and_gets_nothing_back() {

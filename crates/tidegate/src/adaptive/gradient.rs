@@ -5,7 +5,7 @@
 //! sample per request. Pure: durations go in. Kept true: the limit is from 20 to 200.
 //!
 //! What it does not know is how long a request takes on an idle backend. Under a load that never pauses
-//! the long average learns the queue too, and the limit creeps up by about one in 75 requests.
+//! the long average learns the queue too, and the limit creeps up by about one in 40 requests.
 
 use tidegate_core::units::Nanos;
 
@@ -137,13 +137,14 @@ mod tests {
             gradient: Gradient::default(),
         };
         let found = backend.serve(1_000);
-        assert!((60..=100).contains(&found), "{found} of 60");
+        assert!((60..=90).contains(&found), "{found} of 60");
         backend.service = MS(200);
         let slow = backend.serve(100);
         assert!(slow <= 30, "{slow} while it is slow");
         backend.service = MS(10);
         let again = backend.serve(1_000);
-        assert!((60..=110).contains(&again), "{again} of 60");
+        // What is left of the long average is up to twice what is usual, and so is the limit.
+        assert!((60..=120).contains(&again), "{again} of 60");
     }
 
     /// What a slow phase left in the long average is gone soon: else a backend that is well again

@@ -6,6 +6,7 @@
 
 mod body;
 mod headers;
+mod slots;
 mod text;
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use tidegate_core::units::Nanos;
 
 pub use headers::ID;
 use headers::Lines;
+pub use slots::{full, opened};
 pub use text::json_plain;
 
 /// How `X-RateLimit-Reset` tells time.
@@ -51,6 +53,8 @@ pub struct Context<'a> {
     pub body: BodyStyle,
     /// A sealed receipt to hand out with an admission.
     pub receipt: Option<&'a str>,
+    /// What to settle an admission with that was reserved, and how long it lasts.
+    pub reservation: Option<(&'a str, Nanos)>,
 }
 
 /// A decision as an HTTP answer.

@@ -34,7 +34,7 @@ impl<'a> Split<'a> {
     }
 
     /// One outcome of both halves, each with one reading per charge of its own. Its time is the earlier
-    /// one, so that a refund gives back no more than either would. It was decided by who refused, and
+    /// one, so that a refund gives back no more than either would; of a refusal, that of who refused. It was decided by who refused, and
     /// if nobody did, by what is the least sure.
     pub(super) fn merge(&self, here: Outcome, rest: Outcome) -> Outcome {
         let source = match (here.admitted, rest.admitted) {
@@ -47,7 +47,11 @@ impl<'a> Split<'a> {
             admitted: here.admitted && rest.admitted,
             readings: self.in_order(&here.readings, &rest.readings),
             seen: Vec::new(),
-            at: here.at.min(rest.at),
+            at: match (here.admitted, rest.admitted) {
+                (true, true) => here.at.min(rest.at),
+                (true, false) => rest.at,
+                (false, _) => here.at,
+            },
             source,
             clock_stepped: here.clock_stepped || rest.clock_stepped,
         }

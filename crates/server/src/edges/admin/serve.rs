@@ -150,6 +150,7 @@ impl Admin {
 pub(super) fn metrics_page(service: &Service) -> Answer {
     service.metrics.lines_dropped.set(sink::dropped());
     let facts = service.limiter.store().facts();
+    service.metrics.note_open(service.limiter.open_requests());
     let metrics = &service.metrics;
     let mut page = metrics.expose(env!("CARGO_PKG_VERSION"), &facts);
     if let Some(statistics) = &service.envoy_statistics {

@@ -19,7 +19,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use ipnet::IpNet;
 use tidegate::identity::Trusted;
 use tidegate::identity::forwarded::{self, Chain};
-use tidegate_core::request::{Edge, Request};
+use tidegate_core::request::{Edge, PRIORITY, Priority, Request};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::units::Nanos;
 
@@ -70,6 +70,8 @@ pub(crate) struct Options {
     pub(crate) deny_status: Option<StatusCode>,
     /// Which family of headers to believe.
     from: Option<Family>,
+    /// How much the request matters. Said here because no client writes the address that a proxy asks at.
+    priority: Option<Priority>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +81,7 @@ enum Family {
 }
 
 impl Options {
-    /// Reads a query such as `deny_status=403&from=original`.
+    /// Reads a query such as `deny_status=403&from=original&priority=sheddable`.
     pub(crate) fn read(query: Option<&str>) -> Result<Self, BadInput> {
         let mut options = Options::default();
         let pairs = query
@@ -96,10 +98,14 @@ impl Options {
                 ("from", "original") => options.from = Some(Family::Original),
                 ("from", "forwarded") => options.from = Some(Family::Forwarded),
                 ("from", _) => return Err(fault("from", "write original or forwarded")),
+                ("priority", name) => {
+                    let wrong = || fault("priority", "write critical, normal or sheddable");
+                    options.priority = Some(Priority::from_name(name).ok_or_else(wrong)?);
+                }
                 _ => {
                     return Err(fault(
                         "query",
-                        "unknown parameter, write deny_status or from",
+                        "unknown parameter, write deny_status, from or priority",
                     ));
                 }
             }
@@ -130,6 +136,9 @@ pub(crate) fn request<'a>(
     }
     if let Some(host) = told.host {
         request = request.with("host", host_name(host));
+    }
+    if let Some(priority) = options.priority {
+        request = request.with(PRIORITY, priority.name());
     }
     for (name, attribute) in &reading.headers {
         if let Some(value) = text(headers, name.as_str())? {
@@ -398,12 +407,26 @@ rules:
     }
 
     #[test]
+    fn how_much_a_request_matters_is_what_the_address_says_and_no_client() {
+        let claims = [
+            ("x-original-uri", "/a?priority=critical"),
+            ("priority", "critical"),
+            ("x-priority", "critical"),
+        ];
+        check(&claims, "", "127.0.0.1 path=/a");
+        let query = "priority=sheddable";
+        check(&claims, query, "127.0.0.1 path=/a priority=sheddable");
+    }
+
+    #[test]
     fn the_query_is_checked() {
         let deny = |query| Options::read(Some(query)).map(|options| options.deny_status);
         assert_eq!(deny("deny_status=403"), Ok(Some(StatusCode::FORBIDDEN)));
         for (query, field) in [
             ("deny_status=200", "deny_status"),
             ("from=x", "from"),
+            ("priority=high", "priority"),
+            ("priority=", "priority"),
             ("a=b", "query"),
         ] {
             assert_eq!(deny(query).unwrap_err().field, field);

@@ -2,7 +2,8 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use tidegate_core::rules::{Entry, Explanation, Listed, Mode, RuleView, Standing};
+use tidegate_core::rules::{Entry, Explanation, Handling, Listed, Mode, RuleView, Standing};
+use tidegate_core::units::Nanos;
 
 use super::error::{Refusal, json_answer};
 use super::wire::{Asked, BadInput};
@@ -64,7 +65,9 @@ fn rule(view: &RuleView) -> Value {
         "by": subject,
         "rates": view.rates,
         "algorithm": view.fit.algorithm.to_string(),
+        "counting": view.handling.counting.name(),
     });
+    handling(&view.handling, &mut told);
     match &view.standing {
         Standing::ReplacedBy(other) => told["replaced_by"] = json!(other.as_str()),
         Standing::Unmatched {
@@ -79,6 +82,33 @@ fn rule(view: &RuleView) -> Value {
         _ => {}
     }
     told
+}
+
+/// What is not as usual; nothing for what is.
+fn handling(handling: &Handling, told: &mut Value) {
+    let ms = |span: Nanos| span.millis_up();
+    if !handling.leases.is_empty() {
+        let leases = handling.leases.iter().map(|leased| {
+            json!({"lasts_ms": ms(leased.lasts), "written_burst": leased.burst, "usable": leased.left})
+        });
+        told["leases"] = leases.collect();
+    }
+    if let Some(ceiling) = &handling.ceiling {
+        let limits = ceiling.units.iter();
+        let limits = limits.map(|(units, whole)| json!({"usable": units, "whole": whole}));
+        told["priority"] = json!({
+            "priority": ceiling.priority.name(),
+            "part": ceiling.part.to_string(),
+            "limits": limits.collect::<Vec<_>>(),
+        });
+    }
+    if let Some(soft) = handling.soft {
+        let from = soft.begins().to_string();
+        told["soft"] = json!({"from": from, "max_delay_ms": ms(soft.max_delay())});
+    }
+    if let Some(concurrent) = handling.concurrent {
+        told["concurrent"] = json!(concurrent.to_string());
+    }
 }
 
 fn mode(mode: Mode) -> &'static str {

@@ -5,11 +5,14 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use tidegate::USUAL_SLOT;
 use tidegate_core::request::Request;
-use tidegate_core::units::Cost;
+use tidegate_core::units::{Cost, Nanos};
 
 use super::attributes::{Attributes, check_name};
-use super::wire::{Ask, Asked, Asks, BLANK, BadInput, MOST_COSTS, MOST_ITEMS, Wish};
+use super::wire::{
+    Acquire, Ask, Asked, Asks, BLANK, BadInput, LIVES_MS, MOST_COSTS, MOST_ITEMS, Wish,
+};
 
 /// What a fault repeats of the input at most, in characters.
 const LONGEST_ECHO: usize = 64;
@@ -25,15 +28,15 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    fn at(&self, field: &'static str) {
+    pub(super) fn at(&self, field: &'static str) {
         self.field.set(field);
     }
 
-    fn inside(&self, name: &str) {
+    pub(super) fn inside(&self, name: &str) {
         *self.name.borrow_mut() = Some(cut(name, LONGEST_ECHO));
     }
 
-    fn at_unknown(&self, field: &str) {
+    pub(super) fn at_unknown(&self, field: &str) {
         self.at("");
         if !field.is_empty() {
             self.inside(field);
@@ -80,7 +83,7 @@ impl<'de> Visitor<'de> for OneOrMany<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
         let mut request = BLANK;
-        let wish = AskSeed(self.0, &mut request).visit_map(map)?;
+        let wish = AskSeed(self.0, &mut request, None).visit_map(map)?;
         Ok(Asked::One(Box::new(Ask { request, wish })))
     }
 
@@ -95,7 +98,7 @@ impl<'de> Visitor<'de> for OneOrMany<'_> {
             trace.at("");
             // Read where it is to stay.
             let request = asks.requests.push_mut(BLANK);
-            let Some(wish) = list.next_element_seed(AskSeed(trace, request))? else {
+            let Some(wish) = list.next_element_seed(AskSeed(trace, request, None))? else {
                 asks.requests.pop();
                 break;
             };
@@ -112,8 +115,12 @@ impl<'de> Visitor<'de> for OneOrMany<'_> {
     }
 }
 
-/// An object into a request.
-struct AskSeed<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
+/// An object into a request, with a life if it is to be open.
+struct AskSeed<'t, 'r, 'de>(
+    &'t Trace,
+    &'r mut Request<'de>,
+    Option<&'t Cell<Option<u64>>>,
+);
 
 impl<'de> DeserializeSeed<'de> for AskSeed<'_, '_, 'de> {
     type Value = Wish;
@@ -131,7 +138,7 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Wish, A::Error> {
-        let AskSeed(trace, request) = self;
+        let AskSeed(trace, request, lasts) = self;
         let (mut cost, mut receipt, mut seen) = (None, false, 0_u8);
         while let Some(Text(field)) = map.next_key()? {
             let (bit, name) = match &*field {
@@ -139,9 +146,15 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
                 "cost" => (2, "cost"),
                 "costs" => (4, "costs"),
                 "receipt" => (8, "receipt"),
+                "ttl_ms" if lasts.is_some() => (16, "ttl_ms"),
                 other => {
                     trace.at_unknown(other);
-                    let known = "unknown field, write attributes, cost, costs or receipt";
+                    let known = match lasts {
+                        None => "unknown field, write attributes, cost, costs or receipt",
+                        Some(_) => {
+                            "unknown field, write attributes, cost, costs, receipt or ttl_ms"
+                        }
+                    };
                     return Err(A::Error::custom(known));
                 }
             };
@@ -153,8 +166,14 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
             match bit {
                 1 => map.next_value_seed(AttributesSeed(trace, request))?,
                 2 => cost = Some(map.next_value_seed(Whole)?),
-                4 => map.next_value_seed(Costs(trace, request))?,
-                _ => receipt = map.next_value()?,
+                4 => request.costs = charged(map.next_value_seed(Costs(trace))?),
+                8 => receipt = map.next_value()?,
+                _ => {
+                    let millis = map.next_value_seed(Whole)?;
+                    if let Some(lasts) = lasts {
+                        lasts.set(Some(millis));
+                    }
+                }
             }
             trace.at("");
         }
@@ -173,7 +192,10 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
 }
 
 /// `{"ip": "...", ...}` into a request.
-struct AttributesSeed<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
+pub(super) struct AttributesSeed<'t, 'r, 'de>(
+    pub(super) &'t Trace,
+    pub(super) &'r mut Request<'de>,
+);
 
 impl<'de> DeserializeSeed<'de> for AttributesSeed<'_, '_, 'de> {
     type Value = ();
@@ -212,49 +234,53 @@ impl<'de> Visitor<'de> for AttributesSeed<'_, '_, 'de> {
     }
 }
 
-/// `{"tokens": 1500}` into a request.
-struct Costs<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
+/// `{"tokens": 1500}` into units and numbers, 0 included.
+pub(super) struct Costs<'t>(pub(super) &'t Trace);
 
-impl<'de> DeserializeSeed<'de> for Costs<'_, '_, 'de> {
-    type Value = ();
+impl<'de> DeserializeSeed<'de> for Costs<'_> {
+    type Value = Vec<(Cow<'de, str>, u64)>;
 
-    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
         source.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for Costs<'_, '_, 'de> {
-    type Value = ();
+impl<'de> Visitor<'de> for Costs<'_> {
+    type Value = Vec<(Cow<'de, str>, u64)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of units and whole numbers")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Costs(trace, request) = self;
-        let mut seen: Vec<Cow<'de, str>> = Vec::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let Costs(trace) = self;
+        let mut costs: Self::Value = Vec::new();
         while let Some(Text(unit)) = map.next_key()? {
             let named = |error: A::Error| {
                 trace.inside(&unit);
                 error
             };
-            if seen.len() == MOST_COSTS {
+            if costs.len() == MOST_COSTS {
                 return Err(A::Error::custom(format_args!(
                     "more than {MOST_COSTS} units"
                 )));
             }
             check_name(&unit).map_err(|reason| named(A::Error::custom(reason)))?;
-            if seen.contains(&unit) {
+            if costs.iter().any(|(known, _)| *known == unit) {
                 return Err(named(A::Error::custom("given twice")));
             }
             let units = map.next_value_seed(Whole).map_err(named)?;
-            seen.push(unit.clone());
-            if let Some(cost) = Cost::new(units) {
-                request.costs.push((unit, cost));
-            }
+            costs.push((unit, units));
         }
-        Ok(())
+        Ok(costs)
     }
+}
+
+/// What is to be charged: a unit that costs nothing is not.
+pub(super) fn charged<'de>(costs: Vec<(Cow<'de, str>, u64)>) -> Vec<(Cow<'de, str>, Cost)> {
+    let costs = costs.into_iter();
+    let costs = costs.filter_map(|(unit, units)| Some((unit, Cost::new(units)?)));
+    costs.collect()
 }
 
 /// Text, borrowed from the body unless it holds escapes.
@@ -285,7 +311,7 @@ impl<'de> Visitor<'de> for TextVisitor {
 }
 
 /// A whole number, 0 or more.
-struct Whole;
+pub(super) struct Whole;
 
 impl<'de> DeserializeSeed<'de> for Whole {
     type Value = u64;
@@ -312,10 +338,39 @@ impl Visitor<'_> for Whole {
     }
 }
 
-/// `{"receipt": "..."}`.
-pub(super) struct ReceiptSeed<'t>(pub(super) &'t Trace);
+/// A request that is to be open.
+pub(super) struct AcquireSeed<'t>(pub(super) &'t Trace);
 
-impl<'de> DeserializeSeed<'de> for ReceiptSeed<'_> {
+impl<'de> DeserializeSeed<'de> for AcquireSeed<'_> {
+    type Value = Acquire<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
+        let (trace, mut request, lasts) = (self.0, BLANK, Cell::new(None));
+        let wish = AskSeed(trace, &mut request, Some(&lasts)).deserialize(source)?;
+        if wish.peek {
+            trace.at("cost");
+            return Err(D::Error::custom("an open request costs 1 or more"));
+        }
+        let millis = lasts.get().unwrap_or(USUAL_SLOT.millis_up());
+        if !LIVES_MS.contains(&millis) {
+            trace.at("ttl_ms");
+            let (least, most) = (LIVES_MS.start(), LIVES_MS.end());
+            return Err(D::Error::custom(format_args!(
+                "{millis} is no life of a slot, write {least} to {most}"
+            )));
+        }
+        Ok(Acquire {
+            request,
+            lasts: Nanos::from_millis(millis),
+            receipt: wish.receipt,
+        })
+    }
+}
+
+/// An object with one text of this name.
+pub(super) struct OneText<'t>(pub(super) &'t Trace, pub(super) &'static str);
+
+impl<'de> DeserializeSeed<'de> for OneText<'_> {
     type Value = Cow<'de, str>;
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
@@ -323,27 +378,29 @@ impl<'de> DeserializeSeed<'de> for ReceiptSeed<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for ReceiptSeed<'_> {
+impl<'de> Visitor<'de> for OneText<'_> {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with a receipt")
+        write!(f, "an object with a {}", self.1)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut receipt = None;
+        let OneText(trace, name) = self;
+        let mut text = None;
         while let Some(Text(field)) = map.next_key()? {
-            self.0.at("receipt");
-            if field != "receipt" {
-                self.0.at_unknown(&field);
-                return Err(A::Error::custom("unknown field, write receipt"));
+            trace.at(name);
+            if field != name {
+                trace.at_unknown(&field);
+                let known = format_args!("unknown field, write {name}");
+                return Err(A::Error::custom(known));
             }
             let Text(value) = map.next_value()?;
-            if receipt.replace(value).is_some() {
+            if text.replace(value).is_some() {
                 return Err(A::Error::custom("given twice"));
             }
         }
-        self.0.at("receipt");
-        receipt.ok_or_else(|| A::Error::custom("missing"))
+        trace.at(name);
+        text.ok_or_else(|| A::Error::custom("missing"))
     }
 }

@@ -8,9 +8,10 @@ use std::borrow::Cow;
 
 use serde::de::DeserializeSeed;
 use tidegate_core::request::{Edge, Request};
+use tidegate_core::units::Nanos;
 
 use super::plain;
-use super::read::{OneOrMany, ReceiptSeed, Trace};
+use super::read::{AcquireSeed, OneOrMany, OneText, Trace};
 
 /// The most attributes a request may have.
 pub(crate) const MOST_ATTRIBUTES: usize = 64;
@@ -22,6 +23,21 @@ pub(crate) const LONGEST_VALUE: usize = 4096;
 pub(crate) const MOST_COSTS: usize = 16;
 /// The most requests in a list.
 pub(crate) const MOST_ITEMS: usize = 1000;
+
+/// How long slots may last, in milliseconds: longer than a few round trips, and no longer than anybody
+/// would wait for those of a caller that died.
+pub(crate) const LIVES_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
+
+/// A request that is to be open.
+#[derive(Clone, Debug)]
+pub(crate) struct Acquire<'a> {
+    /// The request.
+    pub(crate) request: Request<'a>,
+    /// How long it stays open unless it is renewed.
+    pub(crate) lasts: Nanos,
+    /// Whether a receipt is wanted.
+    pub(crate) receipt: bool,
+}
 
 /// One request as asked.
 #[derive(Clone, Debug)]
@@ -100,10 +116,22 @@ fn asked_in_any_way(body: &[u8], about: usize) -> Result<Asked<'_>, BadInput> {
 /// Reads a body that holds `{"receipt": "..."}`.
 pub(crate) fn receipt(body: &[u8]) -> Result<Cow<'_, str>, BadInput> {
     let trace = Trace::default();
-    read(body, &trace, ReceiptSeed(&trace))
+    read(body, &trace, OneText(&trace, "receipt"))
 }
 
-fn read<'b, S: DeserializeSeed<'b>>(
+/// Reads a body that holds a request that is to be open.
+pub(crate) fn acquire(body: &[u8]) -> Result<Acquire<'_>, BadInput> {
+    let trace = Trace::default();
+    read(body, &trace, AcquireSeed(&trace))
+}
+
+/// Reads a body that holds `{"slot": "..."}`.
+pub(crate) fn slot(body: &[u8]) -> Result<Cow<'_, str>, BadInput> {
+    let trace = Trace::default();
+    read(body, &trace, OneText(&trace, "slot"))
+}
+
+pub(super) fn read<'b, S: DeserializeSeed<'b>>(
     body: &'b [u8],
     trace: &Trace,
     seed: S,
@@ -271,12 +299,43 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_open_request_has_a_life() {
+        let asked = acquire(br#"{"attributes": {"user": "ada"}, "ttl_ms": 2500, "receipt": true}"#);
+        let asked = asked.unwrap();
+        assert_eq!(asked.lasts, Nanos::from_millis(2_500));
+        assert_eq!(
+            (asked.request.text("user"), asked.receipt),
+            (Some("ada"), true)
+        );
+        assert_eq!(acquire(b"{}").unwrap().lasts, Nanos::from_secs(10));
+        for (body, want) in [
+            (r#"{"ttl_ms": 99}"#, "ttl_ms: 99 is no life of a slot"),
+            (r#"{"ttl_ms": 3600001}"#, "ttl_ms: 3600001 is no life"),
+            (r#"{"ttl_ms": "1"}"#, "ttl_ms: invalid type: string"),
+            (r#"{"ttl_ms": 100, "ttl_ms": 100}"#, "ttl_ms: given twice"),
+            (r#"{"ttl": 100}"#, "ttl: unknown field, write attributes"),
+            (r#"{"cost": 0}"#, "cost: an open request costs 1 or more"),
+            ("[{}]", ": invalid type: sequence"),
+            ("{} {}", ": trailing characters"),
+        ] {
+            let fault = acquire(body.as_bytes()).unwrap_err();
+            let told = format!("{}: {}", fault.field, fault.reason);
+            assert!(told.starts_with(want), "{body} gives {told}");
+        }
+        assert_eq!(fault(r#"{"ttl_ms": 1}"#)[..21], *"ttl_ms: unknown field");
+        assert_eq!(slot(br#"{"slot": "abc"}"#).unwrap(), "abc");
+        assert!(slot(br#"{"receipt": "abc"}"#).is_err());
+    }
+
     const GOOD: &[&[u8]] = &[
         r#"[{"attributes": {"ip":"203.0.113.9"}, "cost": 10},{"receipt":false,"attributes":{"a":"éb"}}] "#.as_bytes(),
         br#"{"attributes":{"ip":"203.0.113.9","api_key":"k1","path":"/a"},"cost":1,"receipt":true}"#,
         br#"[{"attributes":{"ip":"::ffff:1.2.3.4","u":"\u00e9\ud83d\ude00"}},{"costs":{"tokens":1500}}]"#,
         br#"{"cost":18446744073709551615,"costs":{"a":1,"b":2},"attributes":{"x":"\"\\"}}"#,
         br#"{"receipt":"AAAA"}"#,
+        br#"{"attributes":{"user":"ada"},"ttl_ms":10000,"cost":3}"#,
+        br#"{"slot":"73AA"}"#,
     ];
     const TOKENS: &[&[u8]] = &[
         b"{",
@@ -333,7 +392,12 @@ mod tests {
             let (usual, all) = (usual(body), asked_in_any_way(body, 1));
             assert!(usual.is_none() || all.is_ok(), "{usual:?} but {all:?}");
             usually += u32::from(usual.is_some());
-            all.is_ok() | receipt(body).is_ok()
+            let open = acquire(body).map(|asked| asked.lasts.millis_up());
+            assert!(
+                open.as_ref()
+                    .map_or(true, |millis| LIVES_MS.contains(millis))
+            );
+            all.is_ok() | open.is_ok() | receipt(body).is_ok() | slot(body).is_ok()
         };
         let outcome = attack.run(accepts, |body| {
             if let Some(usual) = usual(body) {

@@ -13,7 +13,8 @@
 mod view;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -26,6 +27,7 @@ use tidegate_core::units::Nanos;
 
 use self::view::{News, View};
 use super::counters::Counters;
+use super::deadline::within;
 use super::join::join_all;
 use super::lease::Lender;
 use super::split::Split;
@@ -38,6 +40,9 @@ const PAUSE: Nanos = Nanos::from_millis(45);
 /// How old a word may be that decides: a pause and the time a store has to answer. Twice this is what it
 /// takes at most until every node knows of a request.
 const FRESH: Nanos = Nanos::from_millis(50);
+/// The longest that telling everything may take, and how long to wait before looking again whether it has.
+const PATIENCE: Nanos = Nanos::from_secs(3);
+const SHORT: Nanos = Nanos::from_millis(1);
 /// Counters told of at once.
 const AT_ONCE: usize = 256;
 
@@ -62,6 +67,8 @@ struct Inner<S, R> {
     kept: AtomicBool,
     /// Set when nothing is to be counted here any more.
     closed: AtomicBool,
+    /// Counters that the store is being told of.
+    telling: AtomicUsize,
     /// By how much each rule may be exceeded, as of the last round.
     overshoot: Mutex<BTreeMap<Box<str>, u64>>,
 }
@@ -97,6 +104,7 @@ impl<S: Store + 'static, R: Runtime> Lenient<S, R> {
             nodes,
             kept: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            telling: AtomicUsize::new(0),
             overshoot: Mutex::default(),
         }))
     }
@@ -112,10 +120,21 @@ impl<S: Store + 'static, R: Runtime> Lenient<S, R> {
         self.0.overshoot.lock().clone()
     }
 
-    /// Tells the store all that was admitted here, and counts nothing here from then on.
+    /// Tells the store all that was admitted here, and counts nothing here from then on. Done when the
+    /// store has answered, also to what it was being told already, or after a few seconds.
     pub async fn flush(&self) {
-        self.0.closed.store(true, Ordering::Release);
-        self.0.round().await;
+        let inner = &self.0;
+        inner.closed.store(true, Ordering::Release);
+        let telling = pin!(async {
+            loop {
+                inner.round().await;
+                if inner.telling.load(Ordering::Acquire) == 0 && inner.is_empty() {
+                    return;
+                }
+                inner.runtime.sleep(SHORT).await;
+            }
+        });
+        let _told_or_late = within(&inner.runtime, PATIENCE, telling).await;
     }
 
     fn known(&self, set: &ChargeSet<'_>) -> Known {
@@ -264,6 +283,12 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
     }
 
     async fn tell(&self, counter: u128) {
+        self.telling.fetch_add(1, Ordering::AcqRel);
+        self.tell_of(counter).await;
+        self.telling.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    async fn tell_of(&self, counter: u128) {
         let closed = self.closed.load(Ordering::Acquire);
         let news = {
             let mut part = self.views.part(counter);

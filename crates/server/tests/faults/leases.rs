@@ -1,0 +1,311 @@
+//! Units drawn in advance while nodes and the store die at random, for two minutes: never more than is
+//! stated, and hardly less than the limit outside the faults.
+//!
+//! `TIDEGATE_FAULT_SECS` makes it longer, `TIDEGATE_FAULT_SEED` chooses the same faults again.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use tidegate_core::units::{Cost, Nanos};
+use tidegate_mutations::Dice;
+use tidegate_parts::Server as Redis;
+
+use crate::fleet::Fleet;
+use crate::history::{History, Record, now};
+use crate::load::Load;
+use crate::rates::{Rate, SHARE};
+
+const USUALLY: u64 = 120;
+/// Three times what each limit allows in a second.
+const OFFERED: u32 = 3_000;
+const LENGTH: u32 = 20;
+/// A node that is exact again still learns who else there is, and what is owed is charged: from then on
+/// nothing is left of a fault.
+const SETTLED: Nanos = Nanos::from_secs(2);
+/// What may be missing outside the faults, in hundredths of the limit.
+const MISSING: u64 = 2;
+
+/// What dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Blow {
+    Node,
+    Store,
+    Both,
+}
+
+/// One of the faults, from the blow until every node is exact again.
+struct Fault {
+    blow: Blow,
+    node: usize,
+    began: Nanos,
+    /// When everything that died was there again.
+    ended: Nanos,
+    exact: Nanos,
+}
+
+impl Fault {
+    fn hits_store(&self) -> bool {
+        self.blow != Blow::Node
+    }
+
+    /// Whether a request may have failed by it: it was sent to the node that was away.
+    fn excuses(&self, record: &Record) -> bool {
+        let away = record.heard >= self.began && record.sent <= self.ended;
+        self.blow != Blow::Store && record.node == self.node && away
+    }
+
+    /// Whether the charge of an admission may be known to nobody any more: the node that made it died
+    /// together with the store, and no other node heard of the store since.
+    fn took_along<'h>(
+        &self,
+        history: &'h History,
+        rule: &str,
+    ) -> impl Fn(&Record) -> bool + use<'h> {
+        let (dead, began, ended, both) =
+            (self.node, self.began, self.ended, self.blow == Blow::Both);
+        let heard = history.of_rule(rule);
+        let heard = heard.filter(|r| r.exact() && r.node != dead && r.sent <= began);
+        let last = heard.map(|record| record.sent).max().unwrap_or(Nanos::ZERO);
+        move |record| {
+            both && record.node == dead
+                && record.admitted()
+                && record.heard > last
+                && record.sent <= ended
+        }
+    }
+}
+
+/// What happens next: every kind comes up, in no order.
+struct Chance {
+    dice: Dice,
+    deck: Vec<Blow>,
+}
+
+impl Chance {
+    fn millis(&mut self, from: usize, to: usize) -> Duration {
+        let millis = from + self.dice.below(to - from);
+        Duration::from_millis(millis as u64)
+    }
+
+    fn blow(&mut self) -> Blow {
+        if self.deck.is_empty() {
+            self.deck = vec![Blow::Node, Blow::Node, Blow::Store, Blow::Both];
+        }
+        let at = self.dice.below(self.deck.len());
+        self.deck.swap_remove(at)
+    }
+}
+
+fn strike(store: &mut Redis, fleet: &mut Fleet, chance: &mut Chance) -> Fault {
+    let (blow, node) = (chance.blow(), chance.dice.below(fleet.nodes.len()));
+    let away = chance.millis(0, 1_500);
+    let began = now();
+    if blow != Blow::Node {
+        store.kill();
+    }
+    if blow != Blow::Store {
+        fleet.kill(node);
+    }
+    std::thread::sleep(away);
+    if blow != Blow::Node {
+        store.restart();
+    }
+    if blow != Blow::Store {
+        fleet.restart(node);
+    }
+    let ended = now();
+    fleet.wait_exact();
+    Fault {
+        blow,
+        node,
+        began,
+        ended,
+        exact: now(),
+    }
+}
+
+/// Stretches without a fault, in which nobody decides without the store either: a machine that stalls is
+/// a fault too.
+fn calm(history: &History, faults: &[Fault], begun: Nanos, ended: Nanos) -> Vec<(Nanos, Nanos)> {
+    let mut troubles: Vec<(Nanos, Nanos)> = faults.iter().map(|f| (f.began, f.exact)).collect();
+    let local = history.records.iter().filter(|record| record.local());
+    troubles.extend(local.map(|record| (record.sent, record.heard)));
+    troubles.sort_unstable();
+    let mut stretches = Vec::new();
+    let mut from = begun;
+    for (began, over) in troubles.into_iter().chain([(ended, ended)]) {
+        if began > from {
+            stretches.push((from, began));
+        }
+        from = from.max(over.plus(SETTLED));
+    }
+    stretches
+}
+
+/// The part of a stretch that can be judged: whole windows, or all of it.
+fn judged(rate: &Rate, (from, to): (Nanos, Nanos)) -> Option<(Nanos, Nanos)> {
+    if rate.burst.is_some() {
+        return Some((from, to));
+    }
+    let per = rate.per.get();
+    let edges = (from.get().div_ceil(per) * per, to.get() / per * per);
+    (edges.0 < edges.1).then_some((Nanos::new(edges.0), Nanos::new(edges.1)))
+}
+
+/// What the limit admits of the requests that came in a stretch, if at its beginning nothing was left.
+fn allows(history: &History, rate: &Rate, (from, to): (Nanos, Nanos)) -> u64 {
+    let limit = rate.limit(100);
+    let mut state = limit.fresh(from);
+    if rate.burst.is_some() {
+        let at = limit.advance(&mut state, from);
+        limit.spend(&mut state, at, Cost::new(limit.capacity()).unwrap());
+    }
+    let came = history.of_rule(rate.name).filter(|r| r.answer.is_ok());
+    let mut admitted = 0;
+    for record in came.filter(|r| from <= r.sent && r.sent < to) {
+        let at = limit.advance(&mut state, record.sent);
+        if limit.judge(&state, at, Cost::ONE).allows() {
+            limit.spend(&mut state, at, Cost::ONE);
+            admitted += 1;
+        }
+    }
+    admitted
+}
+
+/// What two minutes came to.
+struct Run {
+    history: History,
+    faults: Vec<Fault>,
+    begun: Nanos,
+    ended: Nanos,
+}
+
+impl Run {
+    #[track_caller]
+    fn failed_only_where_nobody_was(&self) {
+        let mut failed = self.history.records.iter().filter(|r| r.answer.is_err());
+        let unexcused = failed.find(|record| !self.faults.iter().any(|f| f.excuses(record)));
+        assert!(unexcused.is_none(), "failed: {unexcused:?}");
+    }
+
+    /// From one restart of the store to the next, whichever nodes die meanwhile: what the store charged,
+    /// in advance or not, is never more than the limit.
+    #[track_caller]
+    fn charged_within_the_limit(&self, rate: &Rate) {
+        let restarts = self.faults.iter().filter(|fault| fault.hits_store());
+        let (mut from, mut stretches) = (self.begun, Vec::new());
+        for fault in restarts {
+            stretches.push((from, fault.began));
+            from = fault.exact;
+        }
+        stretches.push((from, self.ended));
+        for (from, to) in stretches {
+            let inside = |r: &Record| !r.local() && from <= r.sent && r.heard <= to;
+            self.history.at_most(rate, 100, inside);
+        }
+    }
+
+    /// Whatever happened: the limit and the share beside it, and what a node took along that died
+    /// together with the store. How much that was.
+    #[track_caller]
+    fn within_what_is_stated(&self, rate: &Rate) -> u64 {
+        let faults = self.faults.iter();
+        let taken: Vec<_> = faults
+            .map(|fault| fault.took_along(&self.history, rate.name))
+            .collect();
+        let known = |record: &Record| !taken.iter().any(|taken| taken(record));
+        self.history.at_most(rate, 100 + SHARE, known);
+        let rule = self.history.of_rule(rate.name);
+        rule.filter(|record| !known(record)).count() as u64
+    }
+
+    /// What was admitted outside the faults and what the limit allows there, and for how long that was.
+    fn outside(&self, rate: &Rate) -> (u64, u64, Nanos) {
+        let stretches = calm(&self.history, &self.faults, self.begun, self.ended);
+        let (mut found, mut due, mut lasted) = (0, 0, Nanos::ZERO);
+        for stretch in stretches.into_iter().filter_map(|s| judged(rate, s)) {
+            found += self.history.perhaps(rate.name, stretch, |_| true);
+            due += allows(&self.history, rate, stretch);
+            lasted = lasted.plus(stretch.1.since(stretch.0));
+        }
+        (found, due, lasted)
+    }
+
+    #[track_caller]
+    fn judge(&self, rate: &Rate) {
+        let (found, due, lasted) = self.outside(rate);
+        let all = || self.history.of_rule(rate.name);
+        let admitted = all().filter(|r| r.admitted()).count() as u64;
+        let lasted_all = self.ended.since(self.begun);
+        let allowed = u128::from(rate.count) * u128::from(lasted_all.get());
+        let allowed = allowed / u128::from(rate.per.get());
+        eprintln!(
+            "leases, {}: {} decisions, {} by leases, {} by the store, {} without it; {admitted} \
+             admitted of {allowed}; outside the faults, {lasted} in all, {found} of {due}; at most {} \
+             hundredths",
+            rate.name,
+            all().count(),
+            all().filter(|r| r.leased()).count(),
+            all().filter(|r| r.exact()).count(),
+            all().filter(|r| r.local()).count(),
+            self.history.percent(rate),
+        );
+        self.charged_within_the_limit(rate);
+        let taken = self.within_what_is_stated(rate);
+        eprintln!("leases, {}: {taken} known to nobody any more", rate.name);
+        let by_lease = all().filter(|r| r.leased() && r.admitted()).count() as u64;
+        assert!(by_lease > 0, "{}: the store was asked for all", rate.name);
+        assert!(due > 0, "{}: nothing outside the faults", rate.name);
+        assert!(
+            found * 100 >= due * (100 - MISSING),
+            "{}: only {found} of {due} outside the faults",
+            rate.name
+        );
+    }
+}
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text}")))
+}
+
+#[test]
+fn two_minutes_of_dying_nodes_and_stores_admit_no_more_than_is_stated_and_hardly_less() {
+    let second = Nanos::from_secs(1);
+    let rates = [
+        Rate::bucket("bucket", 1_000, second, 1_000).counting("leased"),
+        Rate::window("window", 2_000, Nanos::from_secs(2)).counting("leased"),
+    ];
+    let lasts = Duration::from_secs(setting("TIDEGATE_FAULT_SECS").unwrap_or(USUALLY));
+    let seed = setting("TIDEGATE_FAULT_SEED").unwrap_or_else(|| {
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        u64::from(time.unwrap().subsec_nanos())
+    });
+    let mut chance = Chance {
+        dice: Dice::of(seed, 0),
+        deck: Vec::new(),
+    };
+    let mut store = Redis::redis7();
+    let mut fleet = Fleet::start(&rates, &store.url());
+    let per_second: Vec<_> = rates.iter().map(|rate| (rate.name, OFFERED)).collect();
+    let load = Load::of_lists(&fleet, &per_second, LENGTH);
+    let (since, mut faults) = (Instant::now(), Vec::new());
+    // Nobody has learnt yet how busy it is.
+    std::thread::sleep(Duration::from_secs(1));
+    let begun = now();
+    while since.elapsed() < lasts {
+        std::thread::sleep(chance.millis(5_000, 9_000));
+        faults.push(strike(&mut store, &mut fleet, &mut chance));
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    let ended = now();
+    let run = Run {
+        history: load.stop(),
+        faults,
+        begun,
+        ended,
+    };
+    let blows: Vec<Blow> = run.faults.iter().map(|fault| fault.blow).collect();
+    eprintln!("leases: seed {seed}, {blows:?}");
+    run.failed_only_where_nobody_was();
+    rates.iter().for_each(|rate| run.judge(rate));
+}

@@ -1,0 +1,268 @@
+//! Open requests on the memory store: which rules take a slot, in what order, and what a refusal leaves.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use tidegate::clock::ManualClock;
+use tidegate::rules::{SourceFile, parse};
+use tidegate::stores::memory::MemoryStore;
+use tidegate::{Acquired, Fate, Limiter, OpenRequests, Policy, Request, Secret, Ticket};
+use tidegate_core::units::Nanos;
+
+const START: Nanos = Nanos::from_secs(1_700_000_000);
+const LASTS: Nanos = Nanos::from_secs(10);
+
+struct Bench {
+    clock: Arc<ManualClock>,
+    limiter: Limiter<MemoryStore<Arc<ManualClock>>>,
+    tokio: tokio::runtime::Runtime,
+}
+
+impl Bench {
+    fn new(rules: &str) -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        Bench {
+            limiter: Limiter::new(
+                MemoryStore::new(Arc::clone(&clock)),
+                policy(rules),
+                Secret::random().unwrap(),
+                Arc::clone(&clock) as _,
+            ),
+            clock,
+            tokio: tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap(),
+        }
+    }
+
+    fn acquire(&self, words: &str) -> Acquired {
+        let words = words.split(' ').filter_map(|word| word.split_once('='));
+        let request = words.fold(Request::default(), |all, (name, value)| {
+            all.with(name.to_owned(), value.to_owned())
+        });
+        self.tokio
+            .block_on(self.limiter.acquire(request, LASTS))
+            .unwrap()
+    }
+
+    /// Opens a request, and says who refuses if any does.
+    fn open(&self, words: &str) -> Result<Ticket, String> {
+        match self.acquire(words) {
+            Acquired::Open { slot, .. } => Ok(slot),
+            Acquired::Full(full) => Err(format!("{} {}/{}", full.rule, full.open, full.most)),
+            Acquired::Refused(decision) => Err(format!("{:?}", decision.fate())),
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, words: &str, refused: Option<&str>) -> Option<Ticket> {
+        let opened = self.open(words);
+        assert_eq!(
+            opened.as_ref().err().map(String::as_str),
+            refused,
+            "{words}"
+        );
+        opened.ok()
+    }
+
+    fn release(&self, ticket: &Ticket) {
+        self.tokio.block_on(self.limiter.release(ticket)).unwrap();
+    }
+
+    fn renew(&self, ticket: &Ticket) -> bool {
+        self.tokio.block_on(self.limiter.renew(ticket)).unwrap()
+    }
+
+    fn change(&self, rules: &str) {
+        let changed = self
+            .limiter
+            .policy()
+            .replace_with(|| Ok::<_, String>(policy(rules)));
+        changed.unwrap();
+    }
+
+    fn counted(&self) -> Vec<(String, u64)> {
+        let of = |open: OpenRequests| (open.rule.to_string(), open.open);
+        self.limiter.open_requests().into_iter().map(of).collect()
+    }
+}
+
+fn policy(rules: &str) -> Policy {
+    let text = format!("version: 1\nrules:\n{rules}");
+    Policy::of(
+        parse(&[SourceFile {
+            name: "rules.yaml",
+            text: &text,
+        }])
+        .unwrap(),
+    )
+}
+
+#[test]
+fn each_subject_has_its_own_and_everybody_shares_the_global_one() {
+    let bench = Bench::new(
+        "  - { name: user, by: user, concurrent: 2 }\n  - { name: all, by: global, concurrent: 3 }",
+    );
+    let first = bench.check("user=ada", None).unwrap();
+    bench.check("user=ada", None);
+    bench.check("user=ada", Some("user 2/2"));
+    bench.check("user=bob", None);
+    bench.check("user=eve", Some("all 3/3"));
+    bench.check("user=bob", Some("all 3/3"));
+    bench.release(&first);
+    // Neither refusal has kept the slot of the narrower rule.
+    bench.check("user=eve", None);
+    assert_eq!(bench.counted(), [("user".into(), 3), ("all".into(), 3)]);
+}
+
+#[test]
+fn the_narrow_rule_is_asked_first_wherever_it_stands() {
+    let bench = Bench::new(
+        "  - { name: all, by: global, concurrent: 1 }\n  - { name: user, by: user, concurrent: 1 }",
+    );
+    bench.check("user=ada", None);
+    bench.check("user=ada", Some("user 1/1"));
+    bench.check("user=bob", Some("all 1/1"));
+}
+
+#[test]
+fn rules_that_do_not_apply_or_are_replaced_take_no_slot() {
+    let bench = Bench::new(
+        "  - { name: up, match: { path: /up }, by: user, concurrent: 1, replaces: [all] }\n  \
+           - { name: all, by: user, concurrent: 1 }\n  \
+           - { name: off, by: user, concurrent: 1, mode: off }",
+    );
+    bench.check("user=ada path=/up", None);
+    bench.check("user=ada path=/down", None);
+    bench.check("user=ada path=/up", Some("up 1/1"));
+    bench.check("user=ada path=/down", Some("all 1/1"));
+}
+
+#[test]
+fn a_rule_that_only_watches_refuses_nothing() {
+    for rules in [
+        "  - { name: r, by: user, concurrent: 1, mode: shadow }",
+        "  - { name: r, by: user, concurrent: 1 }",
+    ] {
+        let mut bench = Bench::new(rules);
+        if !rules.contains("shadow") {
+            bench.limiter = bench.limiter.in_shadow();
+        }
+        bench.check("user=ada", None);
+        let Acquired::Open { slot, opened, .. } = bench.acquire("user=ada") else {
+            panic!("it only watches");
+        };
+        assert_eq!((opened[0].granted, opened[0].open), (false, 1));
+        bench.release(&slot);
+        assert_eq!(
+            bench.counted(),
+            [("r".into(), 1)],
+            "the first has its slot still"
+        );
+    }
+}
+
+#[test]
+fn what_is_full_charges_nothing_and_what_a_rate_refuses_holds_no_slot() {
+    let bench = Bench::new(
+        "  - { name: r, by: user, concurrent: 1, rate: 2/hour, algorithm: fixed-window }",
+    );
+    let first = bench.check("user=ada", None).unwrap();
+    for _ in 0..5 {
+        bench.check("user=ada", Some("r 1/1"));
+    }
+    bench.release(&first);
+    let Acquired::Open { slot, decision, .. } = bench.acquire("user=ada") else {
+        panic!("one is left");
+    };
+    assert_eq!(decision.binding().unwrap().reading.figures.remaining, 0);
+    bench.release(&slot);
+    for _ in 0..3 {
+        let Acquired::Refused(decision) = bench.acquire("user=ada") else {
+            panic!("the rate is used up");
+        };
+        assert!(matches!(decision.fate(), Fate::Deny(_)));
+    }
+    assert_eq!(bench.counted(), [("r".into(), 0)]);
+}
+
+#[test]
+fn a_slot_ends_by_itself_and_a_change_of_rules_keeps_what_is_open() {
+    let bench = Bench::new("  - { name: r, by: user, concurrent: 2 }");
+    let kept = bench.check("user=ada", None).unwrap();
+    bench.check("user=ada", None);
+    bench.clock.advance(Nanos::from_secs(9));
+    assert!(bench.renew(&kept));
+    bench.check("user=ada", Some("r 2/2"));
+    bench.clock.advance(Nanos::from_secs(1));
+    assert_eq!(bench.counted(), [("r".into(), 1)]);
+    bench.change("  - { name: r, by: user, concurrent: 1 }");
+    bench.check("user=ada", Some("r 1/1"));
+    bench.change("  - { name: s, by: user, concurrent: 1 }");
+    assert!(bench.renew(&kept), "of a rule that is gone");
+    bench.change("  - { name: r, by: user, concurrent: 1 }");
+    bench.check("user=ada", Some("r 1/1"));
+    bench.release(&kept);
+    bench.check("user=ada", None);
+}
+
+#[test]
+fn a_list_opens_without_slots_or_refuses() {
+    let clock = Arc::new(ManualClock::at(START));
+    let text = "version: 1\nallow: [192.0.2.1]\nblock: [192.0.2.2]\n\
+                rules: [{ name: r, by: global, concurrent: 1 }]";
+    let rules = parse(&[SourceFile {
+        name: "rules.yaml",
+        text,
+    }])
+    .unwrap();
+    let limiter = Limiter::new(
+        MemoryStore::new(Arc::clone(&clock)),
+        Policy::of(rules),
+        Secret::random().unwrap(),
+        clock,
+    );
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let from = |ip: &str| Request {
+        ip: Some(ip.parse().unwrap()),
+        ..Request::default()
+    };
+    for _ in 0..3 {
+        let allowed = tokio.block_on(limiter.acquire(from("192.0.2.1"), LASTS));
+        assert!(matches!(allowed, Ok(Acquired::Open { opened, .. }) if opened.is_empty()));
+        let blocked = tokio.block_on(limiter.acquire(from("192.0.2.2"), LASTS));
+        assert!(matches!(blocked, Ok(Acquired::Refused(_))));
+    }
+}
+
+/// Twenty at first; as long as they take no longer, a few more.
+#[test]
+fn an_adaptive_limit_grows_with_what_is_used_and_falls_when_it_takes_longer() {
+    let bench = Bench::new("  - { name: r, by: user, concurrent: adaptive }");
+    let fill = || -> Vec<Ticket> { std::iter::from_fn(|| bench.open("user=ada").ok()).collect() };
+    let rounds = |took: Nanos| {
+        let mut most = 0;
+        for _ in 0..20 {
+            let open = fill();
+            bench.clock.advance(took);
+            open.iter().for_each(|ticket| bench.release(ticket));
+            most = open.len();
+        }
+        most
+    };
+    assert_eq!(fill().len(), 20);
+    bench.clock.advance(LASTS);
+    let grown = rounds(Nanos::from_millis(10));
+    assert!(grown > 60, "{grown}");
+    let slow = rounds(Nanos::from_secs(1));
+    assert!(slow < 30, "{slow}");
+    let told = bench.limiter.open_requests()[0].adaptive;
+    assert!(told.is_some_and(|limit| limit < 30), "{told:?}");
+    // A caller that dies teaches nothing, and its slots end.
+    let dead = fill().len();
+    bench.check("user=ada", Some(&*format!("r {dead}/{dead}")));
+    bench.clock.advance(LASTS);
+    assert_eq!(fill().len(), dead);
+}
