@@ -12,6 +12,7 @@ mod cli;
 mod clock;
 mod concurrent;
 mod control_plane;
+mod counting;
 mod doctor;
 mod doors;
 mod drain;

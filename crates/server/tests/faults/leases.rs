@@ -6,9 +6,9 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use tidegate_core::units::{Cost, Nanos};
-use tidegate_mutations::Dice;
 use tidegate_parts::Server as Redis;
 
+use crate::blows::{Blow, Chance, Fault, strike};
 use crate::fleet::Fleet;
 use crate::history::{History, Record, now};
 use crate::load::Load;
@@ -23,105 +23,6 @@ const LENGTH: u32 = 20;
 const SETTLED: Nanos = Nanos::from_secs(2);
 /// What may be missing outside the faults, in hundredths of the limit.
 const MISSING: u64 = 2;
-
-/// What dies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Blow {
-    Node,
-    Store,
-    Both,
-}
-
-/// One of the faults, from the blow until every node is exact again.
-struct Fault {
-    blow: Blow,
-    node: usize,
-    began: Nanos,
-    /// When everything that died was there again.
-    ended: Nanos,
-    exact: Nanos,
-}
-
-impl Fault {
-    fn hits_store(&self) -> bool {
-        self.blow != Blow::Node
-    }
-
-    /// Whether a request may have failed by it: it was sent to the node that was away.
-    fn excuses(&self, record: &Record) -> bool {
-        let away = record.heard >= self.began && record.sent <= self.ended;
-        self.blow != Blow::Store && record.node == self.node && away
-    }
-
-    /// Whether the charge of an admission may be known to nobody any more: the node that made it died
-    /// together with the store, and no other node heard of the store since.
-    fn took_along<'h>(
-        &self,
-        history: &'h History,
-        rule: &str,
-    ) -> impl Fn(&Record) -> bool + use<'h> {
-        let (dead, began, ended, both) =
-            (self.node, self.began, self.ended, self.blow == Blow::Both);
-        let heard = history.of_rule(rule);
-        let heard = heard.filter(|r| r.exact() && r.node != dead && r.sent <= began);
-        let last = heard.map(|record| record.sent).max().unwrap_or(Nanos::ZERO);
-        move |record| {
-            both && record.node == dead
-                && record.admitted()
-                && record.heard > last
-                && record.sent <= ended
-        }
-    }
-}
-
-/// What happens next: every kind comes up, in no order.
-struct Chance {
-    dice: Dice,
-    deck: Vec<Blow>,
-}
-
-impl Chance {
-    fn millis(&mut self, from: usize, to: usize) -> Duration {
-        let millis = from + self.dice.below(to - from);
-        Duration::from_millis(millis as u64)
-    }
-
-    fn blow(&mut self) -> Blow {
-        if self.deck.is_empty() {
-            self.deck = vec![Blow::Node, Blow::Node, Blow::Store, Blow::Both];
-        }
-        let at = self.dice.below(self.deck.len());
-        self.deck.swap_remove(at)
-    }
-}
-
-fn strike(store: &mut Redis, fleet: &mut Fleet, chance: &mut Chance) -> Fault {
-    let (blow, node) = (chance.blow(), chance.dice.below(fleet.nodes.len()));
-    let away = chance.millis(0, 1_500);
-    let began = now();
-    if blow != Blow::Node {
-        store.kill();
-    }
-    if blow != Blow::Store {
-        fleet.kill(node);
-    }
-    std::thread::sleep(away);
-    if blow != Blow::Node {
-        store.restart();
-    }
-    if blow != Blow::Store {
-        fleet.restart(node);
-    }
-    let ended = now();
-    fleet.wait_exact();
-    Fault {
-        blow,
-        node,
-        began,
-        ended,
-        exact: now(),
-    }
-}
 
 /// Stretches without a fault, in which nobody decides without the store either: a machine that stalls is
 /// a fault too.
@@ -280,10 +181,7 @@ fn two_minutes_of_dying_nodes_and_stores_admit_no_more_than_is_stated_and_hardly
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         u64::from(time.unwrap().subsec_nanos())
     });
-    let mut chance = Chance {
-        dice: Dice::of(seed, 0),
-        deck: Vec::new(),
-    };
+    let mut chance = Chance::of(seed);
     let mut store = Redis::redis7();
     let mut fleet = Fleet::start(&rates, &store.url());
     let per_second: Vec<_> = rates.iter().map(|rate| (rate.name, OFFERED)).collect();

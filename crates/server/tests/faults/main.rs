@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod amnesia;
+mod blows;
 mod clocks;
 mod cluster;
 mod exact;
@@ -23,6 +24,8 @@ mod outage;
 mod parting;
 mod rates;
 mod scene;
+mod slots;
+mod turning;
 
 #[path = "../e2e/http.rs"]
 #[allow(dead_code, reason = "the target `e2e` uses the rest")]

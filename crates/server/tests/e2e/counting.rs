@@ -1,0 +1,124 @@
+//! Rules that count in advance or by hearsay, as clients and operators see them.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tidegate_parts::Server as Redis;
+
+use crate::http::{Client, ask};
+use crate::server::{BINARY, Server, metric, wait_for};
+use crate::window::unit;
+
+/// A bucket that gives up a tenth of its burst, and a count that nobody checks.
+fn rules() -> String {
+    format!(
+        "version: 1\nrules:\n  \
+         - {{ name: hot, match: {{ path: /hot }}, by: ip, rate: 1000/second burst 1000, counting: leased }}\n  \
+         - {{ name: loose, match: {{ path: /loose }}, by: ip, rate: 1000000/{}, \
+         algorithm: fixed-window, counting: lenient }}\n",
+        unit()
+    )
+}
+
+/// Asks in crowds until one answer came about as wanted.
+fn wait_source(client: &mut Client, path: &str, source: &str) -> Value {
+    let one = ask("192.0.2.1", path);
+    let list = format!("[{}]", vec![one.as_str(); 20].join(","));
+    wait_for(source, || {
+        client.post("/v1/check", &list);
+        let told = client.post("/v1/check", &one).json();
+        (told["source"] == source).then_some(told)
+    })
+}
+
+/// Units that answers and the metrics page tell of add up: what was drawn is used, held, or went back.
+fn adds_up(server: &Server) -> bool {
+    let page = server.admin_get("/metrics").body;
+    let used = r#"tidegate_decisions_total{rule="hot",edge="http",outcome="allow",source="lease"}"#;
+    let lease = |name: &str| metric(&page, &format!("tidegate_lease_{name} "));
+    let gone = metric(&page, used) + lease("units_returned_total") + lease("units_lapsed_total");
+    lease("grants_total") > 0
+        && metric(&page, used) > 0
+        && lease("held_units") == 0
+        && lease("units_granted_total") == gone
+}
+
+#[test]
+fn a_leased_rule_is_told_apart_by_answers_headers_metrics_and_explanations() {
+    let redis = Redis::redis7();
+    let store = ["--store", &redis.url(), "--store-budget", "30000"];
+    let server = Server::with(&rules(), &store);
+    wait_for("an exact node", || {
+        (server.metric("tidegate_store_exact") == 1).then_some(())
+    });
+    let mut client = server.client();
+    let told = wait_source(&mut client, "/hot", "lease");
+    assert_eq!(told["limit"], 900, "{told}");
+    assert!(told["remaining"].as_u64().unwrap() <= 900, "{told}");
+    let headers = client.post("/v1/peek", &ask("192.0.2.1", "/hot"));
+    assert_eq!(headers.header("x-ratelimit-limit"), Some("900"));
+    let policy = headers.header("ratelimit-policy").unwrap();
+    assert!(policy.starts_with("\"hot\";q=900"), "{policy}");
+    // Nobody asks any more, so what is left goes back.
+    wait_for("all of it to be accounted for", || {
+        adds_up(&server).then_some(())
+    });
+
+    let told = wait_source(&mut client, "/loose", "lenient");
+    assert_eq!(told["limit"], 1_000_000, "{told}");
+    let sample = r#"tidegate_lenient_overshoot_bound_units{rule="loose"}"#;
+    wait_for("the bound on the metrics page", || {
+        client.post("/v1/check", &ask("192.0.2.1", "/loose"));
+        let page = server.admin_get("/metrics").body;
+        page.contains(sample).then_some(())
+    });
+
+    let told = server.post("/v1/explain", &ask("192.0.2.1", "/hot")).json();
+    assert_eq!(told["rules"][0]["counting"], "leased", "{told}");
+    assert_eq!(told["rules"][0]["leases"][0]["usable"], 900, "{told}");
+    assert_eq!(told["rules"][0]["leases"][0]["written_burst"], 1_000);
+    assert_eq!(told["rules"][1]["counting"], "lenient", "{told}");
+}
+
+/// One node has one count.
+#[test]
+fn in_memory_every_way_of_counting_is_exact_and_nothing_is_given_up() {
+    let server = Server::start(&rules());
+    let mut client = server.client();
+    for (path, limit) in [("/hot", 1_000), ("/loose", 1_000_000)] {
+        let list = format!("[{}]", vec![ask("192.0.2.1", path); 100].join(","));
+        let told = client.post("/v1/check", &list).json();
+        for one in told.as_array().unwrap() {
+            assert_eq!(one["source"], "exact", "{one}");
+            assert_eq!(one["limit"], limit, "{one}");
+        }
+    }
+}
+
+#[test]
+fn an_explanation_says_what_leases_cost_and_lint_where_they_are_of_no_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rules.yaml");
+    let run = |words: &[&str]| {
+        let output = Command::new(BINARY).args(words).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        String::from_utf8(text).unwrap()
+    };
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, rules()).unwrap();
+    let said = run(&[
+        "explain",
+        "--rules",
+        path,
+        "-a",
+        "ip=192.0.2.1",
+        "-a",
+        "path=/hot",
+    ]);
+    assert!(said.contains("burst 900 of the 1000 written"), "{said}");
+    let cold =
+        "version: 1\nrules:\n  - { name: cold, by: ip, rate: 10/minute, counting: leased }\n";
+    std::fs::write(&file, cold).unwrap();
+    let said = run(&["lint", path]);
+    assert!(said.contains("nothing is ever leased"), "{said}");
+}
