@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::exposition::{Exposition, Kind};
 use super::leases;
 use super::series::{Counter, Gauge};
-use crate::resilience::{ClockNews, ClockReading, Event, LeaseFacts, Level};
+use crate::resilience::{ClockNews, ClockReading, Event, LeaseFacts, Level, Overshoot};
 
 /// What there is to say of a store when the page is written.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub enum StoreFacts<'a> {
         /// What became of units drawn in advance.
         leases: LeaseFacts,
         /// By how many units each lenient rule may be exceeded.
-        overshoot: BTreeMap<Box<str>, u64>,
+        overshoot: BTreeMap<Box<str>, Overshoot>,
     },
 }
 
@@ -191,14 +191,22 @@ fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
 /// Of so many rules at most: the page has its bounds.
 const MOST_RULES: usize = 1_000;
 
-fn expose_overshoot(page: &mut Exposition, rules: &BTreeMap<Box<str>, u64>) {
+fn expose_overshoot(page: &mut Exposition, rules: &BTreeMap<Box<str>, Overshoot>) {
     page.family(
         "tidegate_lenient_overshoot_bound_units",
         Kind::Gauge,
-        "By how much a lenient rule may be exceeded before all nodes know of each other.",
+        "By how much a lenient rule may be exceeded before all nodes know of each other, whatever happens.",
     );
     for (rule, units) in rules.iter().take(MOST_RULES) {
-        page.sample(&[("rule", rule)], units);
+        page.sample(&[("rule", rule)], units.most);
+    }
+    page.family(
+        "tidegate_lenient_overshoot_at_this_pace_units",
+        Kind::Gauge,
+        "The same if no node gets busier than the busiest was a moment ago.",
+    );
+    for (rule, units) in rules.iter().take(MOST_RULES) {
+        page.sample(&[("rule", rule)], units.at_this_pace);
     }
 }
 

@@ -21,6 +21,9 @@ use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
 
+/// The longest a refusal by hearsay is remembered: as long as the word it was decided by.
+const LENIENT: Nanos = Nanos::from_millis(50);
+
 /// Longer would be noticed by those who wait.
 const LONGEST_HOLD: Nanos = Nanos::from_millis(20);
 
@@ -133,10 +136,11 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
     }
 
     /// The longest a refusal is remembered. What other nodes hold of a leased limit may be given back
-    /// within the life of a lease.
+    /// within the life of a lease, and a lenient one was refused by a word that is soon replaced.
     fn at_most(&self, charge: &Charge<'_>) -> Nanos {
         match (charge.terms.counting, charge.limit.lease()) {
             (Counting::Leased, Some(lease)) => self.at_most.min(lease),
+            (Counting::Lenient, _) => self.at_most.min(LENIENT),
             _ => self.at_most,
         }
     }

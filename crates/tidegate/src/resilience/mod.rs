@@ -50,7 +50,7 @@ pub use self::event::{Event, Watcher};
 pub use self::fallback::Fallback;
 pub(crate) use self::join::join_all;
 pub use self::lease::{Lease, LeaseFacts, Lender};
-pub use self::lenient::{Lenient, Nodes};
+pub use self::lenient::{Lenient, Nodes, Overshoot};
 pub use self::settings::{BreakerSettings, Settings};
 use self::spread::AsOne;
 pub use self::spread::{PartWatch, Spread};
@@ -101,7 +101,7 @@ impl<P: Parts + 'static, R: Runtime> Resilient<P, R> {
     }
 
     /// By how many units each lenient rule may be exceeded, as of a moment ago.
-    pub fn overshoot(&self) -> BTreeMap<Box<str>, u64> {
+    pub fn overshoot(&self) -> BTreeMap<Box<str>, Overshoot> {
         self.store().store().overshoot()
     }
 

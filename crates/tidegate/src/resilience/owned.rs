@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
-use tidegate_core::units::Cost;
+use tidegate_core::units::{Cost, Nanos};
 
 /// A charge that borrows nothing.
 #[derive(Clone, Debug)]
@@ -42,6 +42,13 @@ impl OwnedCharge {
             role: self.role,
             terms: &self.terms,
         }
+    }
+
+    /// The same, for which the store has at least `budget` to answer.
+    pub(super) fn patient(mut self, budget: Nanos) -> Self {
+        let own = self.terms.budget.unwrap_or(Nanos::ZERO);
+        self.terms.budget = Some(own.max(budget));
+        self
     }
 
     pub(super) fn rule(&self) -> &RuleName {

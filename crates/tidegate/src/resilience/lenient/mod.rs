@@ -6,8 +6,10 @@
 //! answer says what the others have admitted. A request decides by a word no older than [`FRESH`]; without
 //! one it asks the store, as exact counting does. So what one node admits is known to all within 100 ms.
 //!
-//! Bound: beyond the limit pass at most `(N - 1) * min(what was left, what the busiest node admits in one
-//! FRESH)`; [`Lenient::overshoot`] tells it as it stands. A store that does not answer ends a view, and the
+//! What is not told within FRESH ends it too, until it is.
+//!
+//! Bound: beyond the limit pass at most `(N - 1) * min(what was left, what the busiest node admits in
+//! UNKNOWN)`; [`Lenient::overshoot`] tells how that stands. A store that does not answer ends a view, and the
 //! store behind decides. What was admitted and not told is lost only with the node.
 
 mod view;
@@ -37,14 +39,27 @@ type Answer<T> = Result<T, StoreError>;
 
 /// How often the store is told and asked.
 const PAUSE: Nanos = Nanos::from_millis(45);
-/// How old a word may be that decides: a pause and the time a store has to answer. Twice this is what it
-/// takes at most until every node knows of a request.
+/// How old a word may be that decides: a pause and the time a store has to answer.
 const FRESH: Nanos = Nanos::from_millis(50);
+/// How long a request may be unknown to another node: until it is told, and until that node asks.
+const UNKNOWN: Nanos = Nanos::from_millis(100);
 /// The longest that telling everything may take, and how long to wait before looking again whether it has.
 const PATIENCE: Nanos = Nanos::from_secs(3);
 const SHORT: Nanos = Nanos::from_millis(1);
+/// How long the answer to what was admitted is waited for: no decision waits for it, and what is taken for
+/// lost would be charged once more.
+const TELLING: Nanos = Nanos::from_secs(1);
 /// Counters told of at once.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 1_024;
+
+/// By how many units a limit may be exceeded, as of a moment ago.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Overshoot {
+    /// Whatever happens: every other node admits all that is left before it hears of the others.
+    pub most: u64,
+    /// If no node gets busier than the busiest was between the last two words.
+    pub at_this_pace: u64,
+}
 
 /// Says how many nodes share the store.
 pub type Nodes = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -70,7 +85,7 @@ struct Inner<S, R> {
     /// Counters that the store is being told of.
     telling: AtomicUsize,
     /// By how much each rule may be exceeded, as of the last round.
-    overshoot: Mutex<BTreeMap<Box<str>, u64>>,
+    overshoot: Mutex<BTreeMap<Box<str>, Overshoot>>,
 }
 
 /// What is known here of a set.
@@ -114,9 +129,9 @@ impl<S: Store + 'static, R: Runtime> Lenient<S, R> {
         &self.0.store
     }
 
-    /// By how many units each rule that was lately asked about may be exceeded, its most exceeded counter
-    /// that is.
-    pub fn overshoot(&self) -> BTreeMap<Box<str>, u64> {
+    /// By how many units each rule that was lately asked about may be exceeded: the counter of it that may be
+    /// exceeded most.
+    pub fn overshoot(&self) -> BTreeMap<Box<str>, Overshoot> {
         self.0.overshoot.lock().clone()
     }
 
@@ -332,11 +347,13 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
     /// Reckons by how much each rule may be exceeded.
     fn reckon(&self) {
         let (nodes, now) = ((self.nodes)(), self.runtime.now());
-        let mut rules: BTreeMap<Box<str>, u64> = BTreeMap::new();
+        let mut rules: BTreeMap<Box<str>, Overshoot> = BTreeMap::new();
         for part in self.views.parts() {
             for view in part.values() {
-                let most = rules.entry(view.charge.rule().as_str().into()).or_default();
-                *most = (*most).max(view.overshoot(nodes, now));
+                let of = view.overshoot(nodes, now);
+                let worst = rules.entry(view.charge.rule().as_str().into()).or_default();
+                worst.most = worst.most.max(of.most);
+                worst.at_this_pace = worst.at_this_pace.max(of.at_this_pace);
             }
         }
         *self.overshoot.lock() = rules;

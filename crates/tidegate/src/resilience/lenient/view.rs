@@ -5,7 +5,7 @@ use tidegate_core::algorithms::{Limit, State};
 use tidegate_core::store::{Charge, Reading, Seen};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::{FRESH, PAUSE};
+use super::{FRESH, Overshoot, PAUSE, TELLING, UNKNOWN};
 use crate::resilience::owned::OwnedCharge;
 
 /// A counter as this node sees it.
@@ -22,6 +22,9 @@ pub(super) struct View {
     untold: u64,
     /// Being told.
     telling: u64,
+    /// When the oldest was admitted of what is not told, and of what is being told.
+    untold_since: Option<Nanos>,
+    telling_since: Option<Nanos>,
     /// Whether anybody has asked since the store was last told.
     asked: bool,
     /// The most that any one node may have admitted between the last two words.
@@ -45,13 +48,15 @@ impl View {
         at: Nanos,
     ) -> Self {
         View {
-            charge: OwnedCharge::of(charge),
+            charge: OwnedCharge::of(charge).patient(TELLING),
             state: seen.state.clone(),
             sent,
             heard,
             at,
             untold: 0,
             telling: 0,
+            untold_since: None,
+            telling_since: None,
             asked: false,
             busiest: 0,
         }
@@ -62,9 +67,14 @@ impl View {
         self.charge.limit.tag() == limit.tag()
     }
 
-    /// Whether it is of this limit and recent enough to decide by.
+    /// Whether it is of this limit and may decide: neither is the last word too old, nor have the others
+    /// been kept waiting for ours.
     pub(super) fn serves(&self, limit: &Limit, now: Nanos) -> bool {
-        self.is_under(limit) && now.since(self.sent) <= FRESH
+        let recent = |then: Nanos| now.since(then) <= FRESH;
+        self.is_under(limit)
+            && recent(self.sent)
+            && self.untold_since.is_none_or(recent)
+            && self.telling_since.is_none_or(recent)
     }
 
     /// The store's time, or a little less.
@@ -81,6 +91,7 @@ impl View {
         if verdict.allows() {
             limit.spend(&mut self.state, moment, charge.cost);
             self.untold += charge.cost.get();
+            self.untold_since.get_or_insert(now);
         }
         let figures = limit.figures(&self.state, moment);
         (Reading { verdict, figures }, time)
@@ -114,6 +125,7 @@ impl View {
         }
         self.asked = false;
         self.telling = std::mem::take(&mut self.untold);
+        self.telling_since = self.untold_since.take();
         Some(News {
             charge: self.charge.clone(),
             units: Cost::new(self.telling),
@@ -128,6 +140,7 @@ impl View {
     /// The store has been told, and said this.
     pub(super) fn told(&mut self, seen: &Seen, sent: Nanos, heard: Nanos, at: Nanos) {
         let told = std::mem::take(&mut self.telling);
+        self.telling_since = None;
         self.busiest = told.max(self.by_others(seen, at));
         self.hear(seen, sent, heard, at);
     }
@@ -159,16 +172,19 @@ impl View {
         there.saturating_sub(here.saturating_sub(self.untold))
     }
 
-    /// By how much all of `nodes` may exceed the limit before they hear of each other: each of the others
-    /// admits what is left, or as much as the busiest of them does meanwhile.
-    pub(super) fn overshoot(&self, nodes: u64, now: Nanos) -> u64 {
+    /// By how much all of `nodes` may exceed the limit before they hear of each other.
+    pub(super) fn overshoot(&self, nodes: u64, now: Nanos) -> Overshoot {
         let limit = &self.charge.limit;
         let mut state = self.state.clone();
         let moment = limit.advance(&mut state, self.time(now));
-        let left = limit.remaining(&state, moment);
-        let meanwhile = u128::from(self.busiest) * u128::from(FRESH.get());
+        let left = limit.whole().saturating_sub(limit.used(&state, moment));
+        let meanwhile = u128::from(self.busiest) * u128::from(UNKNOWN.get());
         let meanwhile = meanwhile.div_ceil(u128::from(PAUSE.get()));
-        let each = left.min(u64::try_from(meanwhile).unwrap_or(u64::MAX));
-        nodes.saturating_sub(1).saturating_mul(each)
+        let meanwhile = u64::try_from(meanwhile).unwrap_or(u64::MAX);
+        let others = nodes.saturating_sub(1);
+        Overshoot {
+            most: others.saturating_mul(left),
+            at_this_pace: others.saturating_mul(left.min(meanwhile)),
+        }
     }
 }

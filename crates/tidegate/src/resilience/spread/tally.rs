@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Figures, Retry, Verdict};
-use tidegate_core::store::{Outcome, Reading, Source};
+use tidegate_core::store::{Outcome, Reading, Seen, Source};
 use tidegate_core::units::Nanos;
 
 use super::groups::Group;
@@ -11,6 +11,7 @@ use crate::resilience::undo::Readings;
 /// What has been said so far of a request.
 pub(super) struct Tally {
     readings: SmallVec<[Option<Reading>; 4]>,
+    seen: SmallVec<[Option<Seen>; 4]>,
     at: Nanos,
     source: Source,
     clock_stepped: bool,
@@ -33,6 +34,7 @@ impl Tally {
     pub(super) fn new(charges: usize) -> Self {
         Tally {
             readings: (0..charges).map(|_| None).collect(),
+            seen: (0..charges).map(|_| None).collect(),
             at: Nanos::ZERO,
             source: Source::Exact,
             clock_stepped: false,
@@ -42,6 +44,9 @@ impl Tally {
     /// A step was answered. The request is decided by what is the least sure of all.
     pub(super) fn note(&mut self, group: &Group<'_>, outcome: &Outcome) {
         self.read(group, &outcome.readings);
+        for (i, seen) in group.of.iter().zip(&outcome.seen) {
+            self.seen[*i] = Some(seen.clone());
+        }
         self.at = self.at.max(outcome.at);
         self.clock_stepped |= outcome.clock_stepped;
         if outcome.source != Source::Exact {
@@ -66,12 +71,15 @@ impl Tally {
         self.readings[charge].is_some_and(|reading| reading.verdict.allows())
     }
 
+    /// What was seen is told only of a request that passed: of one that did not, some of it is being given
+    /// back.
     pub(super) fn outcome(self, admitted: bool) -> Outcome {
+        let seen: Option<Vec<Seen>> = self.seen.into_iter().collect();
         let readings = self.readings.into_iter();
         Outcome {
             admitted,
             readings: readings.map(|said| said.unwrap_or(UNKNOWN)).collect(),
-            seen: Vec::new(),
+            seen: seen.filter(|_| admitted).unwrap_or_default(),
             at: self.at,
             source: self.source,
             clock_stepped: self.clock_stepped,
