@@ -118,9 +118,9 @@ impl<'a> Ledger<'a> {
         // Where acknowledgements are lost, debts are charged again on purpose; and who did not know
         // the store's time had windows of its own.
         // What nodes count for themselves and told a store that did not answer, they owe again.
-        let again = self.is_lenient() && snapshot.at >= case.scenario.begins;
-        let told =
-            !matches!(fault, Fault::Gray | Fault::LateStore) && !(again && fault != Fault::None);
+        let hit = fault != Fault::None && snapshot.at >= case.scenario.begins;
+        let again = self.is_lenient() && hit;
+        let told = !(again || matches!(fault, Fault::Gray | Fault::LateStore));
         let more = limit.algorithm() == Algorithm::FixedWindow && told && booked > due;
         if (forgiven == 0 && !more) || indebted(case, counter, limit, snapshot) {
             return None;
