@@ -7,7 +7,7 @@ use tidegate_core::units::Nanos;
 
 use super::{Case, Finding, is_exact};
 use crate::history::Record;
-use crate::model::Deed;
+use crate::model::{Deed, Entry};
 use crate::scenario::Fault;
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
@@ -236,15 +236,30 @@ fn held(case: &Case<'_>, record: &Record) -> bool {
         .partition_point(|r| r.done <= record.done);
     let earlier = case.history.records[..earlier].iter().rev();
     let mut lately = earlier.take_while(|r| r.done >= since(20));
-    lately.any(refused) || returned(case, since(1_000), record.done)
+    lately.any(refused)
+        || lately_done(case, since(20), record, |entry| {
+            // That nothing was left to draw is a refusal too.
+            matches!(entry.deed, Deed::Drawn(_)) && entry.node == record.node
+        })
+        || lately_done(case, since(1_000), record, |entry| {
+            matches!(entry.deed, Deed::Returned(..))
+        })
 }
 
-fn returned(case: &Case<'_>, from: Nanos, to: Nanos) -> bool {
-    let mut books = case.history.books.iter();
-    books.any(|entry| {
-        let back = matches!(entry.deed, Deed::Returned(..)) && entry.at.is_some();
-        back && from <= entry.sent && entry.sent <= to
-    })
+/// Whether the store did such a thing between `from` and a decision.
+fn lately_done(
+    case: &Case<'_>,
+    from: Nanos,
+    record: &Record,
+    such: impl Fn(&Entry) -> bool,
+) -> bool {
+    let books = &case.history.books;
+    // Nearly in the order of sending: none is under way for longer than this.
+    let early = from.since(Nanos::from_secs(2));
+    let first = books.partition_point(|entry| entry.sent < early);
+    let since = books[first..].iter();
+    let mut before = since.take_while(|entry| entry.sent.since(record.done) == Nanos::ZERO);
+    before.any(|entry| entry.at.is_some() && from <= entry.sent && such(entry))
 }
 
 /// Under load, some node sees within 100 ms that its store has forgotten.

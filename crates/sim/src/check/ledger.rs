@@ -117,7 +117,10 @@ impl<'a> Ledger<'a> {
         let forgiven = due.saturating_sub(booked);
         // Where acknowledgements are lost, debts are charged again on purpose; and who did not know
         // the store's time had windows of its own.
-        let told = !matches!(fault, Fault::Gray | Fault::LateStore);
+        // What nodes count for themselves and told a store that did not answer, they owe again.
+        let hit = fault != Fault::None && snapshot.at >= case.scenario.begins;
+        let again = self.is_lenient() && hit;
+        let told = !(again || matches!(fault, Fault::Gray | Fault::LateStore));
         let more = limit.algorithm() == Algorithm::FixedWindow && told && booked > due;
         if (forgiven == 0 && !more) || indebted(case, counter, limit, snapshot) {
             return None;
@@ -138,11 +141,15 @@ impl<'a> Ledger<'a> {
         })
     }
 
+    fn is_lenient(&self) -> bool {
+        self.case.scenario.counting(self.counter) == Counting::Lenient
+    }
+
     /// What nodes count for themselves and have not told the store by then.
     fn untold(&self, at: Nanos) -> u64 {
         let lately = |record: &Record| {
             let span = at.since(record.done);
-            record.source == Source::Lenient && record.done <= at && span <= TOLD_WITHIN
+            record.source == Source::Lenient && record.sent <= at && span <= TOLD_WITHIN
         };
         let lately = self.admitted.iter().filter(|timed| lately(timed.record));
         lately.count() as u64
@@ -159,7 +166,7 @@ impl<'a> Ledger<'a> {
     /// What a node had told the store already when another limit refused the request.
     fn kept(&self, snapshot: &Snapshot) -> u64 {
         let case = self.case;
-        if case.scenario.counting(self.counter) != Counting::Lenient {
+        if !self.is_lenient() {
             return 0;
         }
         let span = self.limit.per().plus(TOLD_WITHIN);
@@ -248,7 +255,10 @@ fn forgotten(case: &Case<'_>, counter: usize, snapshot: &Snapshot) -> u64 {
     let dead = |r: &&Record| case.history.deaths.iter().any(|(_, node)| *node == r.node);
     let admitted = case.of(counter).filter(|r| r.admitted).filter(recent);
     match fault {
-        Fault::Flush if case.scenario.counts_ahead() => unseen(case, counter),
+        // And a unit or two of each node in the moment of the loss itself.
+        Fault::Flush if case.scenario.counts_ahead() => {
+            unseen(case, counter) + 2 * case.scenario.nodes as u64
+        }
         Fault::Flush => admitted
             .filter(near)
             .filter(|r| r.source == Source::Exact)

@@ -72,7 +72,7 @@ fn starved(case: &Case<'_>, from: Nanos, to: Nanos) -> Option<String> {
         // What is held of one limit lies idle while the other refuses.
         (Some(_), true) => 75,
         // At a few thousand requests in two seconds, what lies in hands at the end is a few hundredths.
-        // Over ten seconds it must be 0.98: see `tests/leases.rs`.
+        // Over ten seconds it must be 0.98: see `tests/ahead.rs`.
         (None, _) => 95,
     };
     let enough = (admitted + slack) * 100 >= due * least;
