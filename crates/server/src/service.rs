@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, header};
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::http::{BodyStyle, Context, ResetStyle};
 use tidegate::observe::{Line, Metrics, RuleSeries};
-use tidegate::{Acquired, Full, Limiter, SlotError};
+use tidegate::{Acquired, Full, Limiter, Reservation, SlotError};
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::engine::{Decision, Fate};
 use tidegate_core::request::{Edge, Request};
@@ -98,6 +98,19 @@ impl Service {
         acquired
     }
 
+    /// Decides one request and reserves what it may cost, and takes the time.
+    pub(crate) async fn reserve(
+        &self,
+        request: Request<'_>,
+        lasts: Nanos,
+    ) -> Result<Reservation, StoreError> {
+        let edge = request.edge;
+        let begun = Instant::now();
+        let reservation = self.limiter.reserve(request, lasts).await;
+        self.metrics.took(edge, begun.elapsed());
+        reservation
+    }
+
     /// How sub-requests are read under the rules in force. Made once for each set of rules.
     pub(crate) fn reading(&self) -> Arc<Reading> {
         let policy = self.limiter.policy().load();
@@ -121,6 +134,7 @@ impl Service {
             reset: self.reset,
             body,
             receipt: None,
+            reservation: None,
         }
     }
 

@@ -63,6 +63,10 @@ pub enum Variant {
     UsesWhatItGaveBack,
     /// What was drawn is not remembered, in case the store forgets it.
     ForgetsGrants,
+    /// What a node counted for itself is told to the store twice.
+    TellsTwice,
+    /// What the store answers to it is not heard.
+    NeverListens,
     /// A refund gives back everything, however long ago it was charged.
     RefundsInFull,
 }

@@ -25,6 +25,12 @@ fn check_leased(variant: Variant, faults: &[Fault], promise: &str) {
     check_in(Scenario::leased_with, variant, faults, promise);
 }
 
+/// The same where nodes count for themselves.
+#[track_caller]
+fn check_lenient(variant: Variant, faults: &[Fault], promise: &str) {
+    check_in(Scenario::lenient_with, variant, faults, promise);
+}
+
 #[track_caller]
 fn check_in(
     scenario: fn(u64, Fault) -> Scenario,
@@ -238,4 +244,22 @@ fn a_grant_that_is_not_remembered() {
 fn a_node_that_leaves_with_what_it_holds() {
     let promise = "who leaves in peace gives everything back";
     check_leased(Variant::NeverTakesBack, &[Fault::Drain], promise);
+}
+
+#[test]
+fn local_counts_that_are_never_told() {
+    let promise = "a request is seen by all within 100 ms";
+    check_lenient(Variant::NeverPushes, &[Fault::None], promise);
+}
+
+#[test]
+fn local_counts_that_are_told_twice() {
+    let promise = "nothing is charged twice";
+    check_lenient(Variant::TellsTwice, &[Fault::None], promise);
+}
+
+#[test]
+fn a_node_that_never_hears_of_the_others() {
+    let promise = "a limit is exceeded by no more than is told";
+    check_lenient(Variant::NeverListens, &[Fault::None], promise);
 }

@@ -271,6 +271,7 @@ fn a_rule_that_refuses_without_its_store_says_503_on_the_wire() {
         reset: ResetStyle::Epoch,
         body: BodyStyle::Problem,
         receipt: None,
+        reservation: None,
     };
     let answer = answer(&decision, &context);
     assert_eq!(answer.status.as_u16(), 503);

@@ -10,9 +10,9 @@ use tidegate::rules::{SourceFile, parse};
 use tidegate::{Acquired, Keeper, Limiter, Policy, Request, Secret, Slot, Ticket};
 use tidegate_core::store::{Source, Store};
 use tidegate_core::units::Nanos;
-use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
 use tidegate_sim::model::{Cluster, Divided, Link, Model, SharedModel, Weather};
+use tidegate_sim::{Rng, Variant};
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 const SECS: fn(u64) -> Nanos = Nanos::from_secs;
@@ -38,10 +38,14 @@ struct Node<S: Store + 'static> {
 
 impl Scene<Shared> {
     fn new(nodes: usize, most: u32) -> Self {
-        let scene = Scene::with(nodes, most, |model, link, runtime| {
+        Scene::settled(1, nodes, most, &Settings::default())
+    }
+
+    fn settled(seed: u64, nodes: usize, most: u32, settings: &Settings) -> Self {
+        let scene = Scene::with(seed, nodes, most, |model, link, runtime| {
             let cluster = Arc::new(Cluster::new([Arc::clone(model)]));
             let parts = Divided::new(&cluster, link);
-            resilient(parts, runtime, Settings::default(), Arc::new(|_| {}))
+            resilient(parts, runtime, settings.clone(), Arc::new(|_| {}))
         });
         scene.pass(MS(3_000)); // until the list of nodes is known to be complete
         scene
@@ -49,8 +53,13 @@ impl Scene<Shared> {
 }
 
 impl<S: Store + 'static> Scene<S> {
-    fn with(nodes: usize, most: u32, store: impl Fn(&SharedModel, Link, NodeRuntime) -> S) -> Self {
-        let sim = Sim::new(1);
+    fn with(
+        seed: u64,
+        nodes: usize,
+        most: u32,
+        store: impl Fn(&SharedModel, Link, NodeRuntime) -> S,
+    ) -> Self {
+        let sim = Sim::new(seed);
         let model = Arc::new(Mutex::new(Model::new(DATE)));
         let nodes = (0..nodes).map(|i| {
             let link = Link::new(
@@ -268,7 +277,7 @@ fn an_outage_adds_the_share_at_most() {
 
 /// Without anything around the store, so that it is known who knows what.
 fn bare(most: u32) -> Scene<Link> {
-    Scene::with(2, most, |_, link, _| link)
+    Scene::with(1, 2, most, |_, link, _| link)
 }
 
 #[test]
@@ -290,16 +299,21 @@ fn a_slot_that_could_not_be_renewed_is_lost_until_there_is_room_again() {
     assert!(scene.open(1).is_none());
 }
 
-/// A renewal that is under way when its slot is given back must not take it again.
+/// A renewal that is under way when its slot is given back must not take it again; nor must whoever
+/// finds that the store has lost it.
 #[test]
 fn a_slot_that_was_given_back_is_never_taken_again() {
-    for late_ms in (3_200..3_500).step_by(20) {
+    let times = (3_200..3_700).step_by(20);
+    for (late_ms, is_lost) in times.flat_map(|ms| [(ms, false), (ms, true)]) {
         let scene = bare(1);
         let slow = Weather {
             fastest: MS(50),
             ..Weather::FAIR
         };
         let slot = scene.open(0).expect("room");
+        if is_lost {
+            scene.model.lock().restart_empty();
+        }
         scene.weather(slow);
         scene.pass(MS(late_ms));
         drop(slot);
@@ -328,6 +342,26 @@ fn a_slot_that_was_given_back_is_never_taken_again() {
     assert!(scene.open(0).is_some());
 }
 
+/// A crowd that is refused while the store is away must not fill what a node remembers of slots.
+#[test]
+fn refusals_without_the_store_are_not_remembered() {
+    let settings = Settings {
+        remembered: 50,
+        ..Settings::default()
+    };
+    let scene = Scene::settled(1, 1, 10, &settings);
+    scene.weather(DOWN);
+    scene.pass(SECS(2));
+    let mut slots = scene.fill();
+    assert_eq!(slots.len(), 8);
+    for _ in 0..200 {
+        assert!(scene.open(0).is_none());
+    }
+    slots.truncate(4);
+    scene.pass(MS(10));
+    assert_eq!(scene.fill().len(), 4);
+}
+
 #[test]
 fn without_the_store_a_refusal_says_so() {
     let scene = Scene::new(1, 1);
@@ -340,4 +374,70 @@ fn without_the_store_a_refusal_says_so() {
     };
     assert_eq!((full.source, full.unavailable), (Source::Fallback, false));
     assert_eq!((full.open, full.most), (1, 1));
+}
+
+/// What chance makes of it. `cargo test -p tidegate-sim --test slots chance` runs all seeds.
+#[test]
+fn whatever_chance_does_the_bounds_hold_and_every_slot_comes_back() {
+    for seed in 0..200 {
+        by_chance(seed);
+    }
+}
+
+/// Callers come and go on four nodes while the store is away, hangs, loses answers or everything. Never
+/// more than the limit and the share are in; when all has been well for a while, nobody gets in above the
+/// limit; and in the end all of it can be had.
+fn by_chance(seed: u64) {
+    const MOST: usize = 20;
+    let scene = Scene::settled(seed, 4, MOST as u32, &Settings::default());
+    let mut random = Rng::new(seed);
+    let mut slots = Vec::new();
+    let mut trouble = scene.sim.now();
+    for _ in 0..150 {
+        match random.below(10) {
+            0 => {
+                let hung = Weather {
+                    hung: true,
+                    ..Weather::FAIR
+                };
+                let lossy = Weather {
+                    answers_lost: 200,
+                    ..Weather::FAIR
+                };
+                scene.weather(random.pick(&[DOWN, hung, lossy]));
+                scene.pass(MS(random.below(15_000)));
+            }
+            1 => scene.weather(Weather::FAIR),
+            2 if scene.model.lock().weather == Weather::FAIR => {
+                scene.model.lock().restart_empty();
+                trouble = scene.sim.now();
+                scene.pass(SECS(2));
+            }
+            3..6 if !slots.is_empty() => {
+                let at = random.below(slots.len() as u64) as usize;
+                drop(slots.swap_remove(at));
+            }
+            _ => {
+                let well = scene.sim.now().since(trouble) > SECS(6) && slots.len() >= MOST;
+                let more = scene.open(random.below(4) as usize);
+                assert!(!(well && more.is_some()), "seed {seed}: above the limit");
+                slots.extend(more);
+            }
+        }
+        if scene.model.lock().weather != Weather::FAIR {
+            trouble = scene.sim.now();
+        }
+        let open = slots.len() - lost(&slots);
+        assert!(open <= MOST * 18 / 10, "seed {seed}: {open} are in");
+        scene.pass(MS(random.below(500)));
+    }
+    scene.weather(Weather::FAIR);
+    scene.pass(SECS(6));
+    let (held, away) = (slots.len(), lost(&slots));
+    assert_eq!(away, 0, "seed {seed}: lost though their nodes live");
+    assert_eq!(scene.fill().len(), MOST.saturating_sub(held), "seed {seed}");
+    slots.clear();
+    scene.pass(SECS(2));
+    assert_eq!(scene.fill().len(), MOST, "seed {seed}");
+    scene.sim.clear();
 }

@@ -47,11 +47,12 @@ mod throttle;
 
 pub use adaptive::Gradient;
 pub use limiter::{
-    Acquired, Act, Family, Full, Keeper, Keyed, Limiter, OpenRequests, Opened, RefundError, Slot,
-    SlotError, Standing, Ticket, TicketError, USUAL_SLOT, View,
+    Acquired, Act, Family, Full, Keeper, Keyed, Limiter, OpenRequests, Opened, RefundError,
+    Reservation, SettleError, Settlement, Slot, SlotError, Standing, Ticket, TicketError,
+    USUAL_SLOT, View,
 };
 pub use policy::{Follower, LoadError, News, Policy, Reading};
-pub use receipt::ReceiptError;
+pub use receipt::{Actual, ReceiptError};
 pub use secret::{Secret, WeakSecret};
 pub use throttle::{Throttle, ThrottleError};
 

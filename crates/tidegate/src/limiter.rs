@@ -8,6 +8,7 @@ mod described;
 mod keeper;
 mod keyed;
 mod register;
+mod reservations;
 mod ticket;
 
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::clock::Clock;
 use crate::identity::Digest;
 use crate::live::{Live, Versioned};
 use crate::policy::Policy;
-use crate::receipt::{Receipt, ReceiptError};
+use crate::receipt::{Kind, Receipt, ReceiptError};
 use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
 
@@ -33,6 +34,7 @@ pub use self::acquire::{Acquired, Full, Opened, SlotError, USUAL_SLOT};
 pub use self::keeper::{Keeper, Slot};
 pub use self::keyed::{Act, Family, Keyed};
 use self::register::Register;
+pub use self::reservations::{Reservation, SettleError, Settlement};
 pub use self::ticket::{Ticket, TicketError};
 use crate::adaptive::Adaptive;
 
@@ -46,6 +48,7 @@ pub struct Limiter<S> {
     observers: Vec<Arc<dyn Observer>>,
     adaptive: Adaptive,
     register: Register,
+    reservations: reservations::Keeper,
 }
 
 /// The secret and what is made of it once.
@@ -86,6 +89,7 @@ impl<S> Limiter<S> {
             observers: Vec::new(),
             adaptive: Adaptive::default(),
             register: Register::default(),
+            reservations: reservations::Keeper::default(),
         }
     }
 
@@ -140,6 +144,12 @@ impl<S> Limiter<S> {
             .collect()
     }
 
+    fn notice(&self, event: &Event<'_>) {
+        for observer in &self.observers {
+            observer.notice(event);
+        }
+    }
+
     /// The limiter under the rules of this moment.
     pub fn view(&self) -> View<'_, S> {
         View {
@@ -182,7 +192,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// When the receipt is not of this deployment, or the store gave no answer.
     pub async fn refund(&self, receipt: &str) -> Result<Refunded, RefundError> {
-        let receipt = Receipt::open(receipt, &self.keys.load().secret)?;
+        let receipt = Receipt::open(receipt, Kind::Charge, &self.keys.load().secret)?;
         let policy = self.policy.get();
         let refund = receipt.refund(&policy.rules);
         if refund.set.charges.is_empty() {
@@ -372,13 +382,7 @@ impl<S> View<'_, S> {
     }
 
     fn tell(&self, request: &Request<'_>, decision: &Decision) {
-        self.notice(&Event::Decided { request, decision });
-    }
-
-    fn notice(&self, event: &Event<'_>) {
-        for observer in &self.limiter.observers {
-            observer.notice(event);
-        }
+        self.limiter.notice(&Event::Decided { request, decision });
     }
 }
 

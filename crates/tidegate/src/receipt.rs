@@ -1,19 +1,19 @@
-//! What a refund needs, sealed: who was charged, when and how much.
+//! What a refund or a settlement needs, sealed: who was charged, when and how much.
 //!
 //! A receipt is text that a caller keeps and hands back. It is sealed with the deployment secret, so
 //! it cannot be made up or altered, and it carries no client data: subjects are fingerprints. That it
-//! works once is the store's promise, by its id.
+//! works once is the store's promise, by its id. That of a reservation is of another kind: neither can be
+//! handed in for the other.
 
-use tidegate_core::algorithms::Verdict;
-use tidegate_core::engine::Decision;
+use smallvec::SmallVec;
+use tidegate_core::engine::{Decision, LimitView};
 use tidegate_core::rules::RuleSet;
-use tidegate_core::store::{Charge, ChargeSet, Refund, Role};
+use tidegate_core::store::{Charge, ChargeSet, Refund, Role, Settle, Used};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::secret::{SEAL_LEN, Secret};
 
-const VERSION: u8 = 1;
 /// A receipt of more charges than any request can have is not one of ours.
 const MOST_BYTES: usize = 64 * 1024;
 
@@ -25,9 +25,60 @@ pub enum ReceiptError {
     Forged,
 }
 
+/// What a receipt is of: its first byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A charge that can be refunded.
+    Charge = 1,
+    /// A reservation that can be settled.
+    Reservation = 2,
+}
+
+/// What was really used, in the units of rules.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Actual {
+    /// Of rules without a unit; nothing if it stays as estimated.
+    pub cost: Option<u64>,
+    /// Of rules with a unit; what is not named stays as estimated.
+    pub costs: Vec<(String, u64)>,
+}
+
+impl Actual {
+    /// So much of rules without a unit.
+    pub fn cost(cost: u64) -> Self {
+        Actual {
+            cost: Some(cost),
+            costs: Vec::new(),
+        }
+    }
+
+    /// So much of rules that count in `unit`; the rest stays as estimated.
+    pub fn of(unit: &str, used: u64) -> Self {
+        Actual::default().and(unit, used)
+    }
+
+    /// And so much of rules that count in `unit`.
+    #[must_use]
+    pub fn and(mut self, unit: &str, used: u64) -> Self {
+        self.costs.push((unit.to_owned(), used));
+        self
+    }
+
+    fn used_of(&self, unit: Option<&str>) -> Option<u64> {
+        match unit {
+            None => self.cost,
+            Some(unit) => {
+                let named = self.costs.iter().find(|(name, _)| name == unit);
+                named.map(|(_, used)| *used)
+            }
+        }
+    }
+}
+
 /// A receipt that was opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Receipt {
+    kind: Kind,
     id: u128,
     charged: Nanos,
     until: Nanos,
@@ -47,47 +98,73 @@ impl Receipt {
     /// The receipt of a decision that charged something. `draw` makes an id, the first time.
     pub(crate) fn of(decision: &Decision, draw: impl FnOnce() -> u128) -> Option<Self> {
         let id = decision.charge_id(draw)?;
-        let charged = |role, verdict: Verdict| role == Role::Enforce || verdict.allows();
-        let views = decision
-            .limits()
-            .filter(|view| charged(view.role, view.reading.verdict));
-        let mut until = decision.at();
-        let entries: Vec<Entry> = views
-            .map(|view| {
-                until = until.max(decision.at().plus(view.reading.figures.reset_after));
-                Entry {
-                    rule: view.rule.name().as_str().to_owned(),
-                    rate: view.rate,
-                    tag: view.limit.tag(),
-                    subject: view.subject,
-                    cost: view.cost,
-                }
-            })
-            .collect();
+        let resets = decision.limits().filter(is_charged);
+        let resets = resets.map(|view| view.reading.figures.reset_after);
+        let entries = entries_of(decision);
         (!entries.is_empty()).then_some(Receipt {
+            kind: Kind::Charge,
             id,
             charged: decision.at(),
-            until,
+            until: decision.at().plus(resets.max().unwrap_or(Nanos::ZERO)),
             entries,
         })
+    }
+
+    /// The receipt of a reservation that was admitted.
+    pub(crate) fn of_reservation(decision: &Decision, id: u128, lasts: Nanos) -> Self {
+        Receipt {
+            kind: Kind::Reservation,
+            id,
+            charged: decision.at(),
+            until: decision.at().plus(lasts),
+            entries: entries_of(decision),
+        }
+    }
+
+    /// What names the charge.
+    pub(crate) fn id(&self) -> u128 {
+        self.id
+    }
+
+    /// How long a reservation lasts.
+    pub(crate) fn lasts(&self) -> Nanos {
+        self.until.since(self.charged)
+    }
+
+    /// Whether nothing was charged: no rule applied.
+    pub(crate) fn is_of_nothing(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// What to ask of the store when so much was used, or when nobody said. A rule that has changed
+    /// since is left out, as for a refund.
+    pub(crate) fn settle<'r>(&self, rules: &'r RuleSet, actual: Option<&Actual>) -> Settle<'r> {
+        let (mut set, mut used) = (ChargeSet::default(), SmallVec::new());
+        for entry in &self.entries {
+            let Some((charge, unit)) = entry.charge(rules) else {
+                continue;
+            };
+            let said = actual.and_then(|actual| actual.used_of(unit));
+            used.push(said.unwrap_or(charge.cost.get()));
+            set.charges.push(charge);
+        }
+        Settle {
+            id: self.id,
+            charged: self.charged,
+            until: self.until,
+            set,
+            used: match actual {
+                Some(_) => Used::Known(used),
+                None => Used::Unsaid,
+            },
+        }
     }
 
     /// What to ask of the store. A rule that has changed since is left out: what a unit of then is
     /// worth now cannot be said, and giving back too little is the safe side.
     pub(crate) fn refund<'r>(&self, rules: &'r RuleSet) -> Refund<'r> {
-        let charges = self.entries.iter().filter_map(|entry| {
-            let rule = rules.rule(&entry.rule)?;
-            let limit = rule.limit_tagged(usize::from(entry.rate), entry.tag)?;
-            Some(Charge {
-                subject: entry.subject,
-                rule: rule.name(),
-                rate: entry.rate,
-                limit: std::borrow::Cow::Owned(limit.for_subject(entry.subject.seed())),
-                cost: entry.cost,
-                role: Role::Enforce,
-                terms: rule.terms(),
-            })
-        });
+        let charges = self.entries.iter();
+        let charges = charges.filter_map(|entry| Some(entry.charge(rules)?.0));
         Refund {
             id: self.id,
             charged: self.charged,
@@ -100,7 +177,14 @@ impl Receipt {
 
     /// As sealed text.
     pub(crate) fn seal(&self, secret: &Secret) -> String {
-        let mut bytes = vec![VERSION];
+        let mut bytes = self.payload();
+        let seal = secret.seal(&bytes);
+        bytes.extend(seal);
+        to_hex(&bytes)
+    }
+
+    fn payload(&self) -> Vec<u8> {
+        let mut bytes = vec![self.kind as u8];
         bytes.extend(self.id.to_be_bytes());
         bytes.extend(self.charged.get().to_be_bytes());
         bytes.extend(self.until.get().to_be_bytes());
@@ -113,13 +197,11 @@ impl Receipt {
             bytes.extend(entry.subject.bits().to_be_bytes());
             bytes.extend(entry.cost.get().to_be_bytes());
         }
-        let seal = secret.seal(&bytes);
-        bytes.extend(seal);
-        to_hex(&bytes)
+        bytes
     }
 
     /// From sealed text.
-    pub(crate) fn open(text: &str, secret: &Secret) -> Result<Self, ReceiptError> {
+    pub(crate) fn open(text: &str, kind: Kind, secret: &Secret) -> Result<Self, ReceiptError> {
         let bytes = from_hex(text).ok_or(ReceiptError::Forged)?;
         let split = bytes.len().checked_sub(SEAL_LEN);
         let (payload, seal) = split
@@ -128,13 +210,16 @@ impl Receipt {
         if !secret.sealed(payload, seal) {
             return Err(ReceiptError::Forged);
         }
-        Receipt::read(payload).ok_or(ReceiptError::Forged)
+        Receipt::read(payload, kind).ok_or(ReceiptError::Forged)
     }
 
-    fn read(payload: &[u8]) -> Option<Self> {
+    fn read(payload: &[u8], kind: Kind) -> Option<Self> {
         let mut from = Reader(payload);
-        let [VERSION] = from.take()? else { return None };
+        if from.take()? != [kind as u8] {
+            return None;
+        }
         let mut receipt = Receipt {
+            kind,
             id: u128::from_be_bytes(from.take()?),
             charged: Nanos::new(u64::from_be_bytes(from.take()?)),
             until: Nanos::new(u64::from_be_bytes(from.take()?)),
@@ -154,6 +239,40 @@ impl Receipt {
         }
         Some(receipt)
     }
+}
+
+impl Entry {
+    /// The charge as the rules have it now, and the unit it counts in; nothing if the limit changed.
+    fn charge<'r>(&self, rules: &'r RuleSet) -> Option<(Charge<'r>, Option<&'r str>)> {
+        let rule = rules.rule(&self.rule)?;
+        let limit = rule.limit_tagged(usize::from(self.rate), self.tag)?;
+        let charge = Charge {
+            subject: self.subject,
+            rule: rule.name(),
+            rate: self.rate,
+            limit: std::borrow::Cow::Owned(limit.for_subject(self.subject.seed())),
+            cost: self.cost,
+            role: Role::Enforce,
+            terms: rule.terms(),
+        };
+        Some((charge, rule.unit()))
+    }
+}
+
+fn is_charged(view: &LimitView<'_>) -> bool {
+    view.role == Role::Enforce || view.reading.verdict.allows()
+}
+
+fn entries_of(decision: &Decision) -> Vec<Entry> {
+    let charged = decision.limits().filter(is_charged);
+    let entries = charged.map(|view| Entry {
+        rule: view.rule.name().as_str().to_owned(),
+        rate: view.rate,
+        tag: view.limit.tag(),
+        subject: view.subject,
+        cost: view.cost,
+    });
+    entries.collect()
 }
 
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
@@ -187,9 +306,11 @@ pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_mutations::{Attack, Numbers, inputs};
 
     fn receipt() -> Receipt {
         Receipt {
+            kind: Kind::Charge,
             id: 42,
             charged: Nanos::from_secs(1),
             until: Nanos::from_secs(61),
@@ -207,7 +328,21 @@ mod tests {
     fn what_is_sealed_can_be_opened() {
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
         let text = receipt().seal(&secret);
-        assert_eq!(Receipt::open(&text, &secret), Ok(receipt()));
+        assert_eq!(Receipt::open(&text, Kind::Charge, &secret), Ok(receipt()));
+    }
+
+    #[test]
+    fn a_receipt_of_one_kind_is_none_of_the_other() {
+        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
+        for (kind, other) in [
+            (Kind::Charge, Kind::Reservation),
+            (Kind::Reservation, Kind::Charge),
+        ] {
+            let text = Receipt { kind, ..receipt() }.seal(&secret);
+            assert!(Receipt::open(&text, kind, &secret).is_ok());
+            let opened = Receipt::open(&text, other, &secret);
+            assert_eq!(opened, Err(ReceiptError::Forged));
+        }
     }
 
     #[test]
@@ -218,19 +353,53 @@ mod tests {
             let mut altered = text.clone().into_bytes();
             altered[at] = if altered[at] == b'0' { b'1' } else { b'0' };
             let altered = String::from_utf8(altered).unwrap();
-            assert_eq!(Receipt::open(&altered, &secret), Err(ReceiptError::Forged));
             assert_eq!(
-                Receipt::open(&text[..at], &secret),
+                Receipt::open(&altered, Kind::Charge, &secret),
+                Err(ReceiptError::Forged)
+            );
+            assert_eq!(
+                Receipt::open(&text[..at], Kind::Charge, &secret),
                 Err(ReceiptError::Forged)
             );
         }
+    }
+
+    /// Even if the seal were broken, what is in it cannot do harm.
+    #[test]
+    fn no_payload_panics_or_takes_long() {
+        let good: Vec<Vec<u8>> = [Kind::Charge, Kind::Reservation]
+            .into_iter()
+            .map(|kind| Receipt { kind, ..receipt() }.payload())
+            .collect();
+        let attack = Attack {
+            parser: "receipts",
+            seed: 0x5ea1,
+            inputs: inputs::RECEIPTS,
+            good: &[&good[0], &good[1]],
+            tokens: &[b"\0", b"\x01", b"\x02", b"\xff", b"\0\x06", b"search"],
+            nests: &[(b"\0\x01", b"a")],
+            numbers: Numbers::Digits,
+            longest: 4_000,
+        };
+        let read = |payload: &[u8]| {
+            let kinds = [Kind::Charge, Kind::Reservation].into_iter();
+            kinds.filter_map(|kind| Receipt::read(payload, kind)).next()
+        };
+        let outcome = attack.run(
+            |payload| read(payload).is_some(),
+            |payload| assert_eq!(read(payload).map(|r| r.payload()).as_deref(), Some(payload)),
+        );
+        println!("{outcome:?}");
     }
 
     #[test]
     fn nonsense_is_refused() {
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
         for text in ["", "0", "zz", "é", "00", &"0".repeat(300_000)] {
-            assert_eq!(Receipt::open(text, &secret), Err(ReceiptError::Forged));
+            assert_eq!(
+                Receipt::open(text, Kind::Charge, &secret),
+                Err(ReceiptError::Forged)
+            );
         }
     }
 }

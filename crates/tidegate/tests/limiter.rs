@@ -466,6 +466,7 @@ fn the_refused_of_a_shared_limit_are_told_to_come_back_at_different_times() {
             reset: ResetStyle::Delta,
             body: BodyStyle::Plain,
             receipt: None,
+            reservation: None,
         };
         let headers = tidegate::http::headers(&decision, &context);
         headers["retry-after"]

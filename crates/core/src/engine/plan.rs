@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::subject;
 use crate::request::{Priority, Request};
-use crate::rules::{Class, Listed, Mode, Rule, RuleSet, Soft, subject_text};
+use crate::rules::{Class, Listed, Mode, Rule, RuleSet, subject_text};
 use crate::store::{Charge, ChargeSet, Role};
 use crate::subject::FingerprintKey;
 use crate::units::{Cost, Nanos};
@@ -32,9 +32,6 @@ pub struct Plan<'r> {
     pub origins: SmallVec<[Origin; 4]>,
     /// A hash of who asks.
     pub client: u64,
-    /// Which of the charges are delayed before they are refused, by place in the set. Nearly always
-    /// none.
-    pub soft: Vec<(usize, Soft)>,
     /// For callers that cannot wait: the longest delay they take.
     pub patience: Option<Nanos>,
 }
@@ -113,9 +110,6 @@ pub fn charges<'r>(
                     _ => Cow::Borrowed(limit),
                 },
             };
-            if let Some(soft) = rule.soft() {
-                plan.soft.push((plan.set.charges.len(), soft));
-            }
             plan.set.charges.push(Charge {
                 subject,
                 rule: rule.name(),

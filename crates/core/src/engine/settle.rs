@@ -71,7 +71,7 @@ pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome, spent: Sp
         decision.source = outcome.source;
     }
     decision.fate = match outcome.admitted {
-        true => admitted(reports, slowed(plan, outcome, spent)),
+        true => admitted(reports, slowed(&decision.rules, plan, outcome, spent)),
         false if refused_unasked(plan, outcome) => Fate::Unavailable,
         false => Fate::Deny(retry(reports)),
     };
@@ -93,13 +93,14 @@ fn refused_unasked(plan: &Plan<'_>, outcome: &Outcome) -> bool {
 /// The longest delay that the soft limits ask for, as far as the caller can wait: the request is within
 /// every limit, and is never refused for it. A node that decides by its share of a limit does not know
 /// how much of the whole is in use, and asks for none.
-fn slowed(plan: &Plan<'_>, outcome: &Outcome, spent: Spent) -> Nanos {
-    if plan.soft.is_empty() || outcome.source == Source::Fallback {
+fn slowed(rules: &RuleSet, plan: &Plan<'_>, outcome: &Outcome, spent: Spent) -> Nanos {
+    if !rules.has_soft_limits() || outcome.source == Source::Fallback {
         return Nanos::ZERO;
     }
-    let delays = plan.soft.iter().filter_map(|(at, soft)| {
-        let charge = plan.set.charges.get(*at)?;
-        let reading = outcome.readings.get(*at)?;
+    let charges = plan.set.charges.iter().zip(&plan.origins);
+    let delays = charges.zip(&outcome.readings);
+    let delays = delays.filter_map(|((charge, origin), reading)| {
+        let soft = rules.rules()[origin.rule as usize].soft()?;
         let remaining = match spent {
             Spent::IfAdmitted => reading.figures.remaining,
             Spent::Nothing => reading.figures.remaining.saturating_sub(charge.cost.get()),

@@ -180,6 +180,7 @@ fn compile_files(
     let rules = replaces::resolve(read, &by_name, faults);
     RuleSet {
         index: Index::new(rules.iter().map(|rule| &rule.matching)),
+        soft: rules.iter().any(|rule| rule.soft.is_some()),
         rules,
         by_name,
         descriptors: descriptors::Descriptors::new(dialect),

@@ -24,6 +24,8 @@ pub struct RuleSet {
     pub(crate) tiers: Vec<Box<str>>,
     pub(crate) identity: Identity,
     pub(crate) keys_file: Option<Box<str>>,
+    /// Whether any of the rules delays before it refuses.
+    pub(crate) soft: bool,
     /// The name of the first file, for warnings about the rules as a whole.
     pub(crate) source: std::sync::Arc<str>,
 }
@@ -93,6 +95,11 @@ impl RuleSet {
         let rule = &self.rules[position as usize];
         let mut others = others.iter().map(|at| &self.rules[*at as usize]);
         others.find(|other| other.displaces(rule, position))
+    }
+
+    /// Whether any rule delays before it refuses.
+    pub fn has_soft_limits(&self) -> bool {
+        self.soft
     }
 
     /// Whether anybody is on a list.

@@ -50,6 +50,10 @@ const ADMIN_CONNECTIONS_PER_PEER: usize = 16;
 /// at a time so that no decision waits.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
 const SWEEP_TABLES: usize = 8;
+/// How often to look for reservations that nobody settled, and how long the store may take to hear of the
+/// last settlements when the service ends.
+const TEND_EVERY: Duration = Duration::from_millis(250);
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How long the start waits for a shared store.
 const JOIN_WITHIN: Duration = Duration::from_secs(2);
@@ -235,6 +239,7 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         tokio::spawn(listener.serve(door, bounds, ending(), metrics(), None));
     }
     tokio::spawn(keep_house(Arc::clone(&service)));
+    tokio::spawn(tend_reservations(Arc::clone(&service)));
     let reload = || {
         info!("reload asked for");
         live.poke();
@@ -252,6 +257,11 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         give_back(&service.limiter).await;
     }
     service.settle_lines();
+    if end != End::AtOnce {
+        // What the store was not told yet. More than a moment would keep the process from its end.
+        let tended = service.limiter.tend_reservations();
+        let _done_or_left = tokio::time::timeout(LAST_WORDS, tended).await;
+    }
     match end {
         End::Clean => info!("everything finished"),
         End::Cut => warn!("the deadline came before everything was finished"),
@@ -423,6 +433,16 @@ async fn keep_house(service: Arc<Service>) {
         let store = service.limiter.store();
         store.sweep(SWEEP_TABLES);
         store.tell_safety(&mut told);
+    }
+}
+
+/// A task of its own, because it waits for the store.
+async fn tend_reservations(service: Arc<Service>) {
+    let mut tick = tokio::time::interval(TEND_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        service.limiter.tend_reservations().await;
     }
 }
 

@@ -27,16 +27,15 @@ pub(super) struct Trial {
 /// Tries every command of the recipe in docs/redis.md, as far as this store takes it, on keys that begin
 /// with `prefix`, and removes them.
 pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>, Silent> {
-    let (text, hash) = (format!("{prefix}:text"), format!("{prefix}:hash"));
-    let slots = format!("{prefix}:slots");
-    let (text, hash, slots) = (text.as_bytes(), hash.as_bytes(), slots.as_bytes());
+    let [text, hash, scores] = ["text", "hash", "scores"].map(|kind| format!("{prefix}:{kind}"));
+    let [text, hash, scores] = [&text, &hash, &scores].map(|key| key.as_bytes());
     let counter = format!("tg:{{{}}}:doctor", console.tag().unwrap_or(SUBJECT));
     let in_cluster: [(&'static str, &[&[u8]]); 3] = [
         ("cluster|slots", &[b"CLUSTER", b"SLOTS"]),
         ("cluster|info", &[b"CLUSTER", b"INFO"]),
         ("pexpire", &[b"PEXPIRE", hash, LASTS_MILLIS]),
     ];
-    let commands: [(&'static str, &[&[u8]]); 24] = [
+    let commands: [(&'static str, &[&[u8]]); 25] = [
         ("ping", &[b"PING"]),
         ("info", &[b"INFO", b"server"]),
         ("time", &[b"TIME"]),
@@ -54,17 +53,18 @@ pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>
         ("hsetnx", &[b"HSETNX", hash, b"b", b"1"]),
         ("hgetall", &[b"HGETALL", hash]),
         ("hdel", &[b"HDEL", hash, b"a", b"b"]),
-        ("zadd", &[b"ZADD", slots, b"1", b"a"]),
-        ("pexpireat", &[b"PEXPIREAT", slots, LONG_AGO_MILLIS]),
-        ("zscore", &[b"ZSCORE", slots, b"a"]),
-        ("zcount", &[b"ZCOUNT", slots, b"0", b"1"]),
-        ("zrange", &[b"ZRANGE", slots, b"-1", b"-1"]),
+        ("zadd", &[b"ZADD", scores, b"1", b"a"]),
+        ("pexpireat", &[b"PEXPIREAT", scores, LONG_AGO_MILLIS]),
+        ("zscore", &[b"ZSCORE", scores, b"a"]),
+        ("zcount", &[b"ZCOUNT", scores, b"0", b"1"]),
+        ("zrangebyscore", &[b"ZRANGEBYSCORE", scores, b"0", b"1"]),
+        ("zrange", &[b"ZRANGE", scores, b"-1", b"-1"]),
         (
             "zremrangebyscore",
-            &[b"ZREMRANGEBYSCORE", slots, b"2", b"3"],
+            &[b"ZREMRANGEBYSCORE", scores, b"2", b"3"],
         ),
-        ("zrem", &[b"ZREM", slots, b"a"]),
-        ("del", &[b"DEL", text, hash, slots]),
+        ("zrem", &[b"ZREM", scores, b"a"]),
+        ("del", &[b"DEL", text, hash, scores]),
     ];
     let mut trials = Vec::with_capacity(commands.len());
     let in_cluster = match console.tag() {

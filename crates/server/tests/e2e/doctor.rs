@@ -113,7 +113,7 @@ fn a_store_in_use_is_described() {
     report.says("secret", "warn", "--secret-file");
     report.says("expiry", "ok ", "1 counters, each will go by itself");
     report.says("memory", "ok ", "3 keys tg:*, 0 others");
-    report.says("scripts", "ok ", "the server had 8 of 8");
+    report.says("scripts", "ok ", "the server had 10 of 10");
     report.says("rules", "ok ", "1 rules");
     let secret = redis.ask(&["GET", "tg:ctl:secret"]);
     let secret = secret.strip_prefix("secret:").unwrap();

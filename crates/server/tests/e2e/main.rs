@@ -37,6 +37,7 @@ mod proxies;
 mod readers;
 mod readme;
 mod reload;
+mod reserve;
 mod resp;
 mod resp_clients;
 mod resp_commands;

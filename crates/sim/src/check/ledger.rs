@@ -6,7 +6,7 @@
 
 use tidegate::resilience::Event;
 use tidegate_core::algorithms::{Algorithm, Limit, State};
-use tidegate_core::store::{OnStoreFailure, Source};
+use tidegate_core::store::{Counting, OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::bounds::unseen;
@@ -30,6 +30,9 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
         }));
     }
 }
+
+/// Nodes that count for themselves tell the store within this.
+const TOLD_WITHIN: Nanos = Nanos::from_millis(100);
 
 /// The true counter, charged with every admission as it was answered.
 struct Ledger<'a> {
@@ -119,18 +122,52 @@ impl<'a> Ledger<'a> {
         if (forgiven == 0 && !more) || indebted(case, counter, limit, snapshot) {
             return None;
         }
-        let forgotten = forgotten(case, counter, snapshot) + self.jitter;
+        let forgotten = forgotten(case, counter, snapshot) + self.jitter + self.untold(snapshot.at);
         if forgiven > forgotten + drained(case, counter, limit, snapshot) {
             return Some(("nothing is forgiven", format!("{booked} booked of {due}")));
         }
         let open = unanswered(case, counter, limit, snapshot)
             + self.jitter
             + given_back(case, counter, limit, snapshot)
-            + self.held(snapshot);
+            + self.held(snapshot)
+            + self.told_late(snapshot)
+            + self.kept(snapshot);
         (more && booked > due + open).then(|| {
             let detail = format!("{booked} booked of {due}, {open} unanswered");
             ("nothing is charged twice", detail)
         })
+    }
+
+    /// What nodes count for themselves and have not told the store by then.
+    fn untold(&self, at: Nanos) -> u64 {
+        let lately = |record: &Record| {
+            let span = at.since(record.done);
+            record.source == Source::Lenient && record.done <= at && span <= TOLD_WITHIN
+        };
+        let lately = self.admitted.iter().filter(|timed| lately(timed.record));
+        lately.count() as u64
+    }
+
+    /// What they admitted as the window before ended, and told the store in this one.
+    fn told_late(&self, snapshot: &Snapshot) -> u64 {
+        let Some((start, _)) = self.limit.window_at(snapshot.truth) else {
+            return 0;
+        };
+        self.untold(snapshot.at.since(snapshot.truth.since(start)))
+    }
+
+    /// What a node had told the store already when another limit refused the request.
+    fn kept(&self, snapshot: &Snapshot) -> u64 {
+        let case = self.case;
+        if case.scenario.counting(self.counter) != Counting::Lenient {
+            return 0;
+        }
+        let span = self.limit.per().plus(TOLD_WITHIN);
+        let refused = |r: &&Record| {
+            let recent = r.sent <= snapshot.at && snapshot.at.since(r.sent) <= span;
+            recent && !r.admitted && r.done > r.sent
+        };
+        case.of(self.counter).filter(refused).count() as u64
     }
 
     /// What was drawn in advance in this window and is not known to be used.
@@ -178,11 +215,22 @@ fn drained(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) 
     match (buckets, known) {
         (false, _) => 0,
         // They differ in what they last saw.
-        (true, true) => 2 * case.scenario.nodes as u64,
+        (true, true) => 2 * case.scenario.nodes as u64 + unheard(case, counter),
         // Cut off while others are not, a node cannot know how full the store stays.
         (true, false) if case.scenario.fault == Fault::Gray => limit.capacity(),
         (true, false) => limit.capacity() * 4 / 5 + 1,
     }
+}
+
+/// What nodes that count for themselves admitted before the fault, and not all the others know of.
+fn unheard(case: &Case<'_>, counter: usize) -> u64 {
+    let begins = case.scenario.begins;
+    let before = begins.since(TOLD_WITHIN).since(TOLD_WITHIN);
+    let near = |r: &&Record| before <= r.done && r.done <= begins.plus(TOLD_WITHIN);
+    let lenient = case
+        .of(counter)
+        .filter(|r| r.admitted && r.source == Source::Lenient);
+    lenient.filter(near).count() as u64
 }
 
 /// What may be missing: what a dead node had not pushed, and what a loss hid.

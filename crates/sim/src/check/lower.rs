@@ -4,10 +4,10 @@
 //! of the decision, so that an oracle with less cannot have admitted more.
 
 use tidegate_core::algorithms::{Division, Limit, PATIENCE, State};
-use tidegate_core::store::{OnStoreFailure, Source};
+use tidegate_core::store::{Counting, OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::{Case, Finding, is_exact};
+use super::{Case, Finding, is_exact, lenient};
 use crate::history::Record;
 use crate::scenario::Fault;
 
@@ -64,7 +64,7 @@ fn starved(case: &Case<'_>, from: Nanos, to: Nanos) -> Option<String> {
     }
     let due = replay_all(case, &records);
     let admitted = records.iter().filter(|record| record.admitted).count() as u64;
-    let slack = case.scenario.counters() as u64;
+    let slack = case.scenario.counters() as u64 + owed(case);
     // Two limits can fall out of step: which of the subjects a ceiling admits first decides how much
     // of their own limits is left to fill it later. The oracle is one such order, not the best.
     let least = match (&case.scenario.ceiling, case.scenario.counts_ahead()) {
@@ -77,6 +77,13 @@ fn starved(case: &Case<'_>, from: Nanos, to: Nanos) -> Option<String> {
     };
     let enough = (admitted + slack) * 100 >= due * least;
     (!enough).then(|| format!("{admitted} of {due} from {from} to {to}"))
+}
+
+/// What was admitted beyond a limit that nodes count for themselves is owed, and missing afterwards.
+fn owed(case: &Case<'_>) -> u64 {
+    let lenient = |i: &usize| case.scenario.counting(*i) == Counting::Lenient;
+    let counters = case.counters().filter(lenient);
+    counters.map(|i| lenient::overshoot(case, i).0).sum()
 }
 
 /// When a request was judged, by the store's clock.

@@ -4,6 +4,7 @@ mod bounds;
 mod conduct;
 mod leases;
 mod ledger;
+mod lenient;
 mod lower;
 mod parts;
 mod times;
@@ -15,7 +16,7 @@ use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
 use crate::history::{History, Record};
-use crate::scenario::Scenario;
+use crate::scenario::{Bout, Fault, Scenario};
 
 /// Something that must not be.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,12 +60,18 @@ fn amounts(case: &Case<'_>, findings: &mut Vec<Finding>) {
     lower::judge(case, findings);
     ledger::judge(case, findings);
     leases::judge(case, findings);
+    lenient::judge(case, findings);
 }
 
 /// How much of its limit a counter admitted at most, in hundredths: the smallest multiple of the
 /// limit that bounds all of it, 100 at least.
 pub fn factor(scenario: &Scenario, history: &History, counter: usize) -> u64 {
     bounds::factor(&Case::new(scenario, history), counter)
+}
+
+/// By how much a counter that nodes count for themselves was exceeded at most, and by how much it may be.
+pub fn overshoot(scenario: &Scenario, history: &History, counter: usize) -> (u64, u64) {
+    lenient::overshoot(&Case::new(scenario, history), counter)
 }
 
 /// A history and what it is about.
@@ -142,6 +149,28 @@ impl Case<'_> {
     fn trip(&self) -> Nanos {
         let far = self.scenario.far.iter().max().copied();
         Nanos::new(2 * far.unwrap_or(Nanos::ZERO).get())
+    }
+
+    /// When nothing goes wrong and nothing is left of it, as far as there is load then.
+    fn calm_bouts(&self) -> Vec<Bout> {
+        let scenario = self.scenario;
+        let calm = match scenario.fault {
+            Fault::None => vec![(Nanos::ZERO, scenario.ends)],
+            Fault::LateStore | Fault::NodeDeath | Fault::Drain => {
+                vec![(self.settled(), scenario.ends)]
+            }
+            Fault::Drift => Vec::new(),
+            _ => vec![
+                (Nanos::ZERO, scenario.begins),
+                (self.settled(), scenario.ends),
+            ],
+        };
+        let bouts = scenario.bouts.iter();
+        let cut = bouts.flat_map(|bout| {
+            let within = |span: &Bout| (span.0.max(bout.0), span.1.min(bout.1));
+            calm.iter().map(within)
+        });
+        cut.filter(|(from, to)| from < to).collect()
     }
 
     fn budget(&self) -> Nanos {

@@ -39,7 +39,7 @@ impl Case<'_> {
             }
             // Decided by a lease on another limit: of this one the store was asked all the same.
             if exact
-                && record.source == Source::Lease
+                && matches!(record.source, Source::Lease | Source::Lenient)
                 && let Some(at) = asked
                     .get_mut(&(record.node, record.sent))
                     .and_then(Vec::pop)

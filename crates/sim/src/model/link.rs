@@ -317,8 +317,12 @@ impl Store for Link {
             charges: set.charges.iter().map(|c| self.with_the_seed(c)).collect(),
         };
         let sent = self.sim.now();
-        let outcome = self
+        let mut outcome = self
             .trip_for(subjects(set), |model, now| match self.variant {
+                Variant::TellsTwice => {
+                    model.counters.decide(set, Intent::Force, now);
+                    model.counters.decide(set, Intent::Force, now)
+                }
                 Variant::PushesTheSeed => model.counters.decide(&more, Intent::Force, now),
                 Variant::NeverPushes => model.counters.decide(set, Intent::Peek, now),
                 _ => {
@@ -328,6 +332,11 @@ impl Store for Link {
             })
             .await?;
         self.remember(set, &outcome);
+        if self.variant == Variant::NeverListens {
+            for (charge, seen) in set.charges.iter().zip(&mut outcome.seen) {
+                seen.state = charge.limit.fresh(outcome.at);
+            }
+        }
         Ok(outcome)
     }
 

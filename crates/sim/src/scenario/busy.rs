@@ -106,6 +106,26 @@ impl Scenario {
         scenario
     }
 
+    /// A run in which nodes that have all just heard the same are asked for everything at the same
+    /// instant, and nothing goes wrong: what lenient counting is worst at.
+    pub fn stampede(seed: u64) -> Self {
+        let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 13);
+        let mut scenario = Scenario::lenient_with(seed, Fault::None);
+        let (nodes, count) = (rng.between(2, 8), rng.between(40, 150));
+        scenario.nodes = nodes as usize;
+        scenario.ceiling = None;
+        let window = Nanos::from_millis(rng.pick(&[1_000, 2_000]));
+        scenario.spec = Spec::new(scenario.spec.algorithm, count, window);
+        // A word from the store is of use for 50 ms: every node is asked more often than that.
+        let (every, at_once) = (Nanos::from_millis(60 / nodes), 3 * nodes * count);
+        scenario.subjects = vec![Subject {
+            every,
+            way: Way::Spread,
+            rhythm: Rhythm::Surges(at_once, Nanos::from_millis(rng.between(650, 950))),
+        }];
+        scenario
+    }
+
     /// The run of `seed` in which some nodes are far from the store and draw in advance for seconds.
     pub fn region(seed: u64) -> Self {
         Scenario::region_with(seed, any_fault(seed))

@@ -1,11 +1,12 @@
 //! Leases: when units are drawn in advance, how many, until when they are used, and how they come back.
 
+mod overload;
 mod random;
 mod stack;
 mod till;
 
-use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{ChargeSet, Life, Source, Store};
+use tidegate_core::algorithms::{Algorithm, Spec};
+use tidegate_core::store::{ChargeSet, Life, Refund, Refunded, Source, Store};
 use tidegate_core::units::Nanos;
 
 use self::till::{Bench, Call, MS, Own, leased};
@@ -285,6 +286,61 @@ fn what_waited_and_what_flowed_in_meanwhile_are_the_burst_as_it_was_written() {
         .filter(|cost| bench.charge(&own, *cost).admitted)
         .sum();
     assert_eq!(at_once, 98 + 198);
+}
+
+/// A refusal by what the store said when it was asked for more: its source and the wait that is told.
+#[test]
+fn what_the_store_has_said_is_over_is_refused_without_asking_for_a_moment() {
+    let mut spec = leased(Algorithm::TokenBucket, 1_000, Nanos::from_secs(1));
+    spec.burst = Some(300);
+    let (bench, own) = (Bench::new(), Own::new(1, &spec));
+    let decided = bench.stream(&own, 1_000, Nanos::ZERO);
+    assert_eq!(decided.matches(['e', 'l']).count(), 200);
+    bench.till.calls();
+    let refused = bench.charge(&own, 1);
+    assert_eq!(
+        (refused.admitted, refused.source),
+        (false, Source::DenyCache)
+    );
+    let wait = refused.readings[0].figures.more_after;
+    assert_eq!(wait, MS(20));
+    bench.pass(MS(19));
+    assert!(!bench.charge(&own, 1).admitted);
+    assert_eq!(bench.till.calls(), [], "it was not asked");
+    assert!(
+        bench.charge(&own, 2).admitted,
+        "more is for the store to say"
+    );
+    // Beside a limit that must be asked about anyway, the store decides.
+    let exact = Own::new(
+        2,
+        &Spec {
+            leased: None,
+            ..spec
+        },
+    );
+    let outcome = bench.sim.block_on(bench.lease.charge(&both(&own, &exact)));
+    assert!(outcome.expect("a decision").admitted);
+    bench.pass(MS(1));
+    assert!(bench.charge(&own, 1).admitted);
+}
+
+#[test]
+fn what_is_given_back_can_be_had_at_once() {
+    let own = Own::new(1, &leased(Algorithm::FixedWindow, 200, Nanos::from_secs(1)));
+    let bench = Bench::new();
+    let first = bench.charge(&own, 1);
+    bench.stream(&own, 300, Nanos::ZERO);
+    assert_eq!(bench.charge(&own, 1).source, Source::DenyCache);
+    let refund = Refund {
+        id: 1,
+        charged: first.at,
+        until: first.at.plus(MS(1_000)),
+        set: own.set(1),
+    };
+    let refunded = bench.sim.block_on(bench.lease.refund(&refund));
+    assert_eq!(refunded.expect("memory answers"), Refunded::Done);
+    assert!(bench.charge(&own, 1).admitted);
 }
 
 #[test]

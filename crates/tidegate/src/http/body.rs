@@ -60,6 +60,12 @@ fn rest(decision: &Decision, context: &Context<'_>, out: &mut Vec<u8>) {
         put(out, r#","receipt":"#);
         json_string(out, receipt);
     }
+    if let Some((token, lasts)) = context.reservation {
+        put(out, r#","reservation":"#);
+        json_string(out, token);
+        put(out, r#","expires_ms":"#);
+        number(out, lasts.millis_up());
+    }
     put(out, r#","limits":["#);
     for (i, view) in decision.limits().enumerate() {
         if i > 0 {

@@ -53,6 +53,8 @@ pub struct Context<'a> {
     pub body: BodyStyle,
     /// A sealed receipt to hand out with an admission.
     pub receipt: Option<&'a str>,
+    /// What to settle an admission with that was reserved, and how long it lasts.
+    pub reservation: Option<(&'a str, Nanos)>,
 }
 
 /// A decision as an HTTP answer.

@@ -210,6 +210,7 @@ mod tests {
             reset: ResetStyle::Epoch,
             body: style,
             receipt: None,
+            reservation: None,
         };
         let answer = full(&refused, &context);
         let body = serde_json::from_slice(&answer.body).unwrap();

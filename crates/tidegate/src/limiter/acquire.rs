@@ -353,7 +353,7 @@ impl<S: Store> View<'_, S> {
             });
         } else {
             let source = held.source;
-            self.notice(&Event::Full {
+            self.limiter.notice(&Event::Full {
                 edge,
                 opening,
                 source,

@@ -116,6 +116,7 @@ impl Observer for Metrics {
                     series.decisions(*edge, outcome, *source).inc();
                 });
             }
+            Event::Reservation(step) => self.reservations[*step as usize].inc(),
         }
     }
 }

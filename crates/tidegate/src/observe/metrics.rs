@@ -11,6 +11,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use tidegate_core::event::ReservationStep;
 use tidegate_core::request::Edge;
 use tidegate_core::store::Source;
 
@@ -42,6 +43,8 @@ pub struct Metrics {
     pub(super) loaded: ArcSwapOption<Loaded>,
     durations: [CachePadded<Histogram>; Edge::ALL.len()],
     answers: [[Counter; STATUSES.len() + 1]; Edge::ALL.len()],
+    /// What became of reservations.
+    pub(super) reservations: [Counter; ReservationStep::ALL.len()],
     /// Connections open now.
     pub connections: Gauge,
     /// Connections taken so far.
@@ -86,6 +89,7 @@ impl Default for Metrics {
             loaded: ArcSwapOption::empty(),
             durations: Default::default(),
             answers: Default::default(),
+            reservations: Default::default(),
             connections: Gauge::default(),
             connections_accepted: Counter::default(),
             accept_errors: Counter::default(),
@@ -214,6 +218,7 @@ impl Metrics {
         let mut page = Exposition::default();
         self.expose_decisions(&mut page);
         self.expose_open(&mut page);
+        self.expose_reservations(&mut page);
         self.expose_answers(&mut page);
         self.expose_log(&mut page);
         self.expose_reload(&mut page);
@@ -287,6 +292,18 @@ impl Metrics {
             if let Some(limit) = of.adaptive {
                 page.sample(&[("rule", of.rule.as_str())], limit);
             }
+        }
+    }
+
+    fn expose_reservations(&self, page: &mut Exposition) {
+        page.family(
+            "tidegate_reservations_total",
+            Kind::Counter,
+            "What became of estimates; each is first reserved.",
+        );
+        for step in ReservationStep::ALL {
+            let count = self.reservations[step as usize].get();
+            page.sample(&[("outcome", step.name())], count);
         }
     }
 

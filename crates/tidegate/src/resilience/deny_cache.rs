@@ -100,7 +100,7 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
         let said = || {
             let each = set.charges.iter().zip(&outcome.readings);
             each.map(|(charge, reading)| {
-                let told = held(*reading, hold(charge));
+                let told = held(*reading, hold_of(charge));
                 (charge.counter(), said_under(&charge.limit), told)
             })
         };
@@ -125,7 +125,7 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
                 cost: charge.cost,
                 sent,
                 at: outcome.at,
-                until: sent.plus(wait.min(self.at_most(charge)).max(hold(charge))),
+                until: sent.plus(wait.min(self.at_most(charge)).max(hold_of(charge))),
                 said: said().collect(),
             };
             *self.place(charge.counter()).lock() = Some(denial);
@@ -158,13 +158,15 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
 /// millisecond, and under overload every node would ask for it with every request: what flows in
 /// meanwhile is not lost, it waits in the bucket, as long as it is little of what that holds. Exact
 /// counting promises the shortest wait there is, so it has none of this.
-fn hold(charge: &Charge<'_>) -> Nanos {
+pub(super) fn hold(limit: &Limit) -> Nanos {
+    let quarter = Nanos::new(limit.full_window().get() / 4);
+    quarter.min(LONGEST_HOLD)
+}
+
+fn hold_of(charge: &Charge<'_>) -> Nanos {
     match charge.terms.counting {
         Counting::Exact => Nanos::ZERO,
-        Counting::Leased | Counting::Lenient => {
-            let quarter = Nanos::new(charge.limit.full_window().get() / 4);
-            quarter.min(LONGEST_HOLD)
-        }
+        Counting::Leased | Counting::Lenient => hold(&charge.limit),
     }
 }
 

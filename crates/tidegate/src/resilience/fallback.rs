@@ -246,6 +246,15 @@ impl<S: Store + Probe + 'static, R: Runtime> Lender for Fallback<S, R> {
     }
 }
 
+/// Whether a store may have done what it was asked. Who was turned away at once was not heard: a crowd of
+/// those must not be remembered.
+fn was_sent<T>(answer: &Answer<T>) -> bool {
+    match answer {
+        Ok(_) | Err(StoreError::Refused { .. }) => true,
+        Err(StoreError::Unavailable { waited, .. }) => *waited > Nanos::ZERO,
+    }
+}
+
 impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         Ok(self.charge_by(Nanos::MAX, set, Manner::Charge).await)
@@ -354,15 +363,18 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         let (node, slots) = (&self.node, &self.node.memory.slots);
         let sent = node.runtime.now();
-        let asked = node.is_exact();
-        if asked
-            && let Ok(held) = node.guard.hold(hold).await
-            && node.believes_slots()
-        {
-            if held.granted {
-                slots.given(hold, sent);
+        let mut asked = false;
+        if node.is_exact() {
+            let answer = node.guard.hold(hold).await;
+            asked = was_sent(&answer);
+            if let Ok(held) = answer
+                && node.believes_slots()
+            {
+                if held.granted {
+                    slots.given(hold, sent);
+                }
+                return Ok(held);
             }
-            return Ok(held);
         }
         let share = slots_of(hold, node.division(hold.counter()));
         let held = slots.take(hold, share, node.runtime.now());
@@ -393,7 +405,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
                 }
                 Ok(held)
             }
-            Ok(_) => slots.renew(hold, now).ok_or_else(|| doubtful()),
+            Ok(_) => slots.renew(hold, now).ok_or_else(doubtful),
             Err(error) => slots.renew(hold, now).ok_or(error),
         }
     }

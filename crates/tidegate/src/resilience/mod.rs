@@ -6,11 +6,10 @@
 //! a store; `fallback` decides by this node's share of each limit (`local`) when a part cannot be asked
 //! or believed; `guard` is the part behind `deadline`, `bulkhead` and `breaker`. Beside them `node`
 //! pings, puts the `mirror` and the `open_slots` back into a part that lost them, and charges what is
-//! `owed`; these and what was `reserved` here are the `memory` that all parts share. `standing` knows when
-//! a part may be believed and who else shares it;
-//! `store_clock` tells its time and `clock_watch` whether it is off. Each is a store around a store or
-//! a pure state machine, and none knows which store it is. Time, tasks and chance come from a
-//! [`Runtime`], so the simulator runs this very code.
+//! `owed`; these, and what was `reserved` here, are the `memory` that all parts share. `standing` knows
+//! when a part may be believed and who else shares it; `store_clock` tells its time and `clock_watch`
+//! whether it is off. Each is a store around a store or a pure state machine, and none knows which store it
+//! is. Time, tasks and chance come from a [`Runtime`], so the simulator runs this very code.
 
 mod breaker;
 mod bulkhead;

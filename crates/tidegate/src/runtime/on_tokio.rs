@@ -71,6 +71,20 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 mod tests {
     use super::*;
 
+    /// What is dropped outside of tokio has something to say all the same.
+    #[test]
+    fn a_task_may_come_from_outside_once_its_home_is_known() {
+        let tokio = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let runtime = TokioRuntime::new().unwrap();
+        tokio.block_on(async { runtime.spawn(async {}) });
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        runtime.spawn(async move { sender.send(7).unwrap() });
+        assert_eq!(tokio.block_on(receiver), Ok(7));
+    }
+
     #[test]
     fn tasks_run_beside_their_maker_and_sleep_no_less_than_told() {
         let tokio = tokio::runtime::Builder::new_current_thread()

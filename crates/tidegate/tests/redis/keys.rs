@@ -4,7 +4,9 @@ use redis::Value;
 use tidegate::Secret;
 use tidegate::stores::redis::{RedisConfig, RedisStore, SecretError};
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Beat, Hold, NodeId, Probe, Refund, Seed, Store, Terms};
+use tidegate_core::store::{
+    Beat, Hold, NodeId, Outcome, Probe, Refund, Reserve, Seed, Settle, Settled, Store, Terms, Used,
+};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
@@ -62,6 +64,61 @@ fn every_key_has_an_expiry_and_the_tag_of_its_subject() {
             };
             assert!(lasts > 0, "{key} lasts {lasts}");
         }
+    });
+}
+
+/// However a reservation ends, its ledger expires, and one that was settled leaves none.
+#[test]
+fn every_ledger_has_an_expiry_whatever_becomes_of_its_members() {
+    let server = Server::redis7();
+    let (rule, limit) = (RuleName::new("tokens"), limit(Algorithm::FixedWindow, 100));
+    let ledgers = || {
+        let ledger = |key: &String| key.contains("}e:");
+        let keys: Vec<String> = keys(&server).into_iter().filter(ledger).collect();
+        for key in &keys {
+            let Value::Int(lasts) = direct(&server, &["PTTL", key]) else {
+                panic!("PTTL gives a number");
+            };
+            assert!(lasts > 0, "{key} lasts {lasts}");
+        }
+        keys.len()
+    };
+    on_runtime(async {
+        let store = store(&server.url()).await;
+        let make = async |subject, id, lasts| {
+            let one = set([charge(subject, &rule, 0, &limit)]);
+            let reserve = Reserve {
+                id,
+                lasts,
+                set: one,
+            };
+            store.reserve(&reserve).await.expect("an answer")
+        };
+        let settle = async |subject, id, made: &Outcome, lasts, used| {
+            let settle = Settle {
+                id,
+                charged: made.at,
+                until: made.at.plus(lasts),
+                set: set([charge(subject, &rule, 0, &limit)]),
+                used,
+            };
+            store.settle(&settle).await.expect("an answer")
+        };
+        let minute = Nanos::from_secs(60);
+        let open = make(1, 1, minute).await;
+        assert_eq!(ledgers(), 1, "open");
+        let back = settle(1, 1, &open, minute, Used::Unsaid).await;
+        assert_eq!((back, ledgers()), (Settled::Done, 1), "come back");
+        let said = Used::Known([7].into_iter().collect());
+        let late = settle(1, 1, &open, minute, said.clone()).await;
+        assert_eq!((late, ledgers()), (Settled::Late, 0), "charged late");
+        let open = make(1, 2, minute).await;
+        let done = settle(1, 2, &open, minute, said).await;
+        assert_eq!((done, ledgers()), (Settled::Done, 0), "settled");
+        // Ended at once, so that the next one brings it back beside itself.
+        make(2, 3, Nanos::new(1_000)).await;
+        make(2, 4, minute).await;
+        assert_eq!(ledgers(), 1);
     });
 }
 

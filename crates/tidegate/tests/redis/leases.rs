@@ -108,7 +108,6 @@ fn two_nodes_pass_the_limit_by_leases_and_not_one_more() {
             let found = nodes[0].inspect(&one(&rule, &limit)).await;
             let found = found.expect("an answer")[0].expect("a counter");
             assert_eq!(found.used, all, "{program:?}");
-            println!("{program:?}: {all} passed, {by_lease} of them by leases");
         });
     }
 }

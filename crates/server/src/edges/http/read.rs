@@ -28,15 +28,15 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    fn at(&self, field: &'static str) {
+    pub(super) fn at(&self, field: &'static str) {
         self.field.set(field);
     }
 
-    fn inside(&self, name: &str) {
+    pub(super) fn inside(&self, name: &str) {
         *self.name.borrow_mut() = Some(cut(name, LONGEST_ECHO));
     }
 
-    fn at_unknown(&self, field: &str) {
+    pub(super) fn at_unknown(&self, field: &str) {
         self.at("");
         if !field.is_empty() {
             self.inside(field);
@@ -166,7 +166,7 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
             match bit {
                 1 => map.next_value_seed(AttributesSeed(trace, request))?,
                 2 => cost = Some(map.next_value_seed(Whole)?),
-                4 => map.next_value_seed(Costs(trace, request))?,
+                4 => request.costs = charged(map.next_value_seed(Costs(trace))?),
                 8 => receipt = map.next_value()?,
                 _ => {
                     let millis = map.next_value_seed(Whole)?;
@@ -192,7 +192,10 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
 }
 
 /// `{"ip": "...", ...}` into a request.
-struct AttributesSeed<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
+pub(super) struct AttributesSeed<'t, 'r, 'de>(
+    pub(super) &'t Trace,
+    pub(super) &'r mut Request<'de>,
+);
 
 impl<'de> DeserializeSeed<'de> for AttributesSeed<'_, '_, 'de> {
     type Value = ();
@@ -231,49 +234,53 @@ impl<'de> Visitor<'de> for AttributesSeed<'_, '_, 'de> {
     }
 }
 
-/// `{"tokens": 1500}` into a request.
-struct Costs<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>);
+/// `{"tokens": 1500}` into units and numbers, 0 included.
+pub(super) struct Costs<'t>(pub(super) &'t Trace);
 
-impl<'de> DeserializeSeed<'de> for Costs<'_, '_, 'de> {
-    type Value = ();
+impl<'de> DeserializeSeed<'de> for Costs<'_> {
+    type Value = Vec<(Cow<'de, str>, u64)>;
 
-    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
         source.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for Costs<'_, '_, 'de> {
-    type Value = ();
+impl<'de> Visitor<'de> for Costs<'_> {
+    type Value = Vec<(Cow<'de, str>, u64)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of units and whole numbers")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Costs(trace, request) = self;
-        let mut seen: Vec<Cow<'de, str>> = Vec::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let Costs(trace) = self;
+        let mut costs: Self::Value = Vec::new();
         while let Some(Text(unit)) = map.next_key()? {
             let named = |error: A::Error| {
                 trace.inside(&unit);
                 error
             };
-            if seen.len() == MOST_COSTS {
+            if costs.len() == MOST_COSTS {
                 return Err(A::Error::custom(format_args!(
                     "more than {MOST_COSTS} units"
                 )));
             }
             check_name(&unit).map_err(|reason| named(A::Error::custom(reason)))?;
-            if seen.contains(&unit) {
+            if costs.iter().any(|(known, _)| *known == unit) {
                 return Err(named(A::Error::custom("given twice")));
             }
             let units = map.next_value_seed(Whole).map_err(named)?;
-            seen.push(unit.clone());
-            if let Some(cost) = Cost::new(units) {
-                request.costs.push((unit, cost));
-            }
+            costs.push((unit, units));
         }
-        Ok(())
+        Ok(costs)
     }
+}
+
+/// What is to be charged: a unit that costs nothing is not.
+pub(super) fn charged<'de>(costs: Vec<(Cow<'de, str>, u64)>) -> Vec<(Cow<'de, str>, Cost)> {
+    let costs = costs.into_iter();
+    let costs = costs.filter_map(|(unit, units)| Some((unit, Cost::new(units)?)));
+    costs.collect()
 }
 
 /// Text, borrowed from the body unless it holds escapes.
@@ -304,7 +311,7 @@ impl<'de> Visitor<'de> for TextVisitor {
 }
 
 /// A whole number, 0 or more.
-struct Whole;
+pub(super) struct Whole;
 
 impl<'de> DeserializeSeed<'de> for Whole {
     type Value = u64;

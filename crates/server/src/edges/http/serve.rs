@@ -17,9 +17,8 @@ use tidegate_core::request::{Edge, Request};
 use tidegate_core::store::{Refunded, Store, StoreError};
 
 use super::error::{Refusal, json_answer};
-use super::explain;
-use super::slots;
 use super::wire::{self, Ask, Asked, Asks, BadInput, Wish};
+use super::{explain, reserve, slots};
 use crate::address::Place;
 use crate::drain::Phase;
 use crate::edges::{auth, envoy};
@@ -104,6 +103,15 @@ async fn route(
             let body = posted(parts, body).await?;
             service.wait_for(refund(service, id, &body)).await
         }
+        "/v1/reserve" => {
+            let body = posted_small(parts, body).await?;
+            let reserving = reserve::reserve(service, id, parts, &body);
+            service.wait_for(reserving).await
+        }
+        "/v1/settle" => {
+            let body = posted_small(parts, body).await?;
+            service.wait_for(reserve::settle(service, id, &body)).await
+        }
         "/healthz" => get(parts).map(|()| status_answer(StatusCode::OK, "ok", id)),
         "/readyz" => get(parts).map(|()| match *service.phase.borrow() {
             Phase::Serving => status_answer(StatusCode::OK, "ready", id),
@@ -157,11 +165,13 @@ pub(crate) async fn posted(parts: &Parts, body: Incoming) -> Result<Bytes, Refus
 async fn posted_small(parts: &Parts, body: Incoming) -> Result<Bytes, Refusal> {
     let body = posted(parts, body).await?;
     match body.len() > body::SMALL {
-        true => Err(Refusal::Body(body::BodyError::TooLarge {
-            most: body::SMALL,
-        })),
+        true => Err(too_large()),
         false => Ok(body),
     }
+}
+
+fn too_large() -> Refusal {
+    Refusal::Body(body::BodyError::TooLarge { most: body::SMALL })
 }
 
 fn status_answer(status: StatusCode, text: &str, id: &Id) -> Answer {
@@ -190,11 +200,7 @@ async fn ask(
     body: &Bytes,
 ) -> Result<Answer, Refusal> {
     match wire::asked(body)? {
-        Asked::One(_) if body.len() > body::SMALL => {
-            Err(Refusal::Body(body::BodyError::TooLarge {
-                most: body::SMALL,
-            }))
-        }
+        Asked::One(_) if body.len() > body::SMALL => Err(too_large()),
         asked if verb == Verb::Explain => explain::answer(service, id, asked),
         Asked::One(ask) => one(service, id, verb, parts, *ask, body).await,
         Asked::Many(asks) => Ok(many(service, id, verb, asks, body).await),

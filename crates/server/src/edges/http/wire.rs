@@ -131,7 +131,7 @@ pub(crate) fn slot(body: &[u8]) -> Result<Cow<'_, str>, BadInput> {
     read(body, &trace, OneText(&trace, "slot"))
 }
 
-fn read<'b, S: DeserializeSeed<'b>>(
+pub(super) fn read<'b, S: DeserializeSeed<'b>>(
     body: &'b [u8],
     trace: &Trace,
     seed: S,

@@ -84,7 +84,7 @@ fn every_primary_of_a_cluster_is_looked_at() {
     report.says("coverage", "warn", "each: while one primary is missing");
     report.says("secret", "warn", "in the store itself");
     assert_eq!(report.out.matches(" secret ").count(), 1, "{}", report.out);
-    report.has("scripts", "ok", "the server had 8 of 8");
+    report.has("scripts", "ok", "the server had 10 of 10");
     for server in &cluster.servers {
         assert_eq!(server.ask(&["KEYS", "tg:ctl:doctor*"]), "");
     }

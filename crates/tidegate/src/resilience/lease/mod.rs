@@ -1,11 +1,12 @@
 //! Units charged before they are used: a hot key costs a round trip for many requests, and admits not
 //! one too many.
 //!
-//! A node that is asked often enough for a counter draws some of it in advance (`place`, `pace`) and
+//! A node that is asked often enough for a counter draws some of it in advance (`place`, `tenant`, `pace`) and
 //! decides by that until it is used up, at most for the life that the limit gives to a lease. The next
 //! ones are asked for when half is used, beside the requests. What is left at the end, or when nobody
 //! asks any more, is given back once (`keeper`). Everything that is not held here is decided by the
-//! store behind: cold keys, and the end of a limit, where it grants no more than half of what is left.
+//! store behind: cold keys, and the end of a limit, where it grants no more than half of what is left. When
+//! it has said that nothing is left, that stands for as long as a deny cache would hold a refusal.
 //!
 //! Kept true: every unit admitted here was charged before, and not longer ago than a lease lives. Lost
 //! answers and lost refunds leave units charged that nobody used, never the other way round. It knows
@@ -17,16 +18,17 @@ mod keeper;
 mod pace;
 mod place;
 mod port;
+mod tenant;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tidegate_core::store::{
     Charge, ChargeSet, Counting, Life, Outcome, Reading, Role, Source, Store,
 };
-use tidegate_core::units::Nanos;
+use tidegate_core::units::{Cost, Nanos};
 
 use self::keeper::Tended;
 use self::place::{Ask, Place, Taken};
@@ -173,12 +175,38 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
         }
         if !covered {
             self.put_back(takings);
-            return Decided::Nowhere;
+            return self
+                .refuse(set, now)
+                .map_or(Decided::Nowhere, Decided::Here);
         }
         match takings.len() == set.charges.len() {
             true => Decided::Here(outcome(&takings, |_, taken| taken.reading)),
             false => Decided::Partly(Box::new(Split::of(set, is_leased)), takings),
         }
+    }
+
+    /// Refuses a set of one unit that the store would refuse: it has said a moment ago that nothing is
+    /// left. Of other sets more must be told than is known here, and of more units a longer wait.
+    fn refuse(&self, set: &ChargeSet<'_>, now: Nanos) -> Option<Outcome> {
+        let [charge] = set.charges.as_slice() else {
+            return None;
+        };
+        if charge.cost > Cost::ONE {
+            return None;
+        }
+        let place = self.places[self.place(charge)].lock();
+        let (at, reading) = match place.is_of(charge) {
+            true => place.refusal(now)?,
+            false => return None,
+        };
+        Some(Outcome {
+            admitted: false,
+            readings: smallvec![reading],
+            seen: Vec::new(),
+            at,
+            source: Source::DenyCache,
+            clock_stepped: false,
+        })
     }
 
     /// One request of a counter: takes units if all is `covered` so far, and sees to it that there are

@@ -1,42 +1,18 @@
 //! What this node holds in advance of one counter: a pure state machine, times go in.
 //!
-//! Kept true: a unit is in one grant or taken, never both; nothing is taken from a grant that has ended;
-//! all that is held never exceeds what flows into the limit during the life of one lease, so that the
-//! store makes up for a node that died within one life. A place belongs to one counter under one limit
-//! until it holds nothing and nobody has asked for a while.
+//! Kept true: a unit is in one grant or taken, never both, and what was taken or asked for before a reset
+//! is void. A place belongs to one counter under one limit (`tenant`) until it holds nothing and nobody
+//! has asked for a while.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::algorithms::{Figures, Limit, Verdict};
+use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{Charge, Granted, Life, Reading};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::pace::Pace;
+use super::tenant::{Grant, Tenant};
 use crate::resilience::owned::OwnedCharge;
-
-/// Units are drawn in advance only where so many requests come while a node plans ahead. With fewer,
-/// what lies idle in leases is worth more than the round trips they spare.
-const WORTH_IT: u64 = 8;
-
-/// Units charged in advance.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Grant {
-    /// Which one of its place.
-    number: u64,
-    pub(super) units: u64,
-    /// When the store charged them, by its clock.
-    pub(super) at: Nanos,
-    /// When they were asked for, by the local clock.
-    sent: Nanos,
-    /// When they may no longer be used, by the local clock. Reckoned from when they were asked for: the
-    /// store charged them then or later.
-    ends: Nanos,
-    /// How the limit stood then.
-    figures: Figures,
-    /// The life of the store that charged them.
-    pub(super) life: Life,
-}
 
 /// Units taken for one charge, from one grant or several.
 #[derive(Clone, Debug)]
@@ -66,29 +42,6 @@ pub(super) struct Place {
     era: u64,
 }
 
-struct Tenant {
-    counter: u128,
-    limit: Limit,
-    /// For how far ahead it plans: half the life of a lease.
-    ahead: Nanos,
-    /// The most it may hold.
-    most: u64,
-    pace: Pace,
-    /// When it was last asked for.
-    used: Nanos,
-    /// The one that ends first is first.
-    grants: SmallVec<[Grant; 2]>,
-    /// Numbers given to grants so far.
-    numbers: u64,
-    /// What the last one gave.
-    last: u64,
-    asked: bool,
-    /// Nothing is asked for before.
-    rests_until: Nanos,
-    /// Made when it first asks.
-    charge: Option<Arc<OwnedCharge>>,
-}
-
 impl Place {
     /// Takes note of a request. Whether it may be decided here: if another counter has the place, or the
     /// cost is more than may be held, it is simply for the store.
@@ -115,7 +68,7 @@ impl Place {
         }
     }
 
-    fn is_of(&self, charge: &Charge<'_>) -> bool {
+    pub(super) fn is_of(&self, charge: &Charge<'_>) -> bool {
         let tenant = self.tenant.as_ref();
         tenant.is_some_and(|t| t.counter == charge.counter() && t.limit == *charge.limit)
     }
@@ -131,6 +84,21 @@ impl Place {
             figures: tenant.figures(newest, now),
         };
         Some(Taken { era, from, reading })
+    }
+
+    /// How a charge is refused that cannot be taken here and that the store would refuse too: when, by the
+    /// store's clock, and what is told of the limit.
+    pub(super) fn refusal(&self, now: Nanos) -> Option<(Nanos, Reading)> {
+        let over = self.tenant.as_ref()?.over.filter(|over| now < over.until)?;
+        Some(over.refusal(now))
+    }
+
+    /// Something was given back: that nothing is left may no longer be true.
+    pub(super) fn reconsider(&mut self, charge: &Charge<'_>) {
+        let is_of = self.is_of(charge);
+        if let Some(tenant) = self.tenant.as_mut().filter(|_| is_of) {
+            tenant.over = None;
+        }
     }
 
     /// The request did not pass. What of it cannot go back any more stays charged: how much that is.
@@ -174,11 +142,14 @@ impl Place {
             _ => return units,
         };
         tenant.asked = false;
-        match granted {
-            Some((granted, life)) if granted.units > 0 => tenant.receive(&granted, life, sent),
+        tenant.over = None;
+        if units == 0 {
             // Nothing is left, or the store is not well: to ask with every request would cost more than
             // it spares.
-            _ => tenant.rests_until = now.plus(Nanos::new(tenant.ahead.get() / 4)),
+            tenant.rests_until = now.plus(Nanos::new(tenant.ahead.get() / 4));
+        }
+        if let Some((granted, life)) = granted {
+            tenant.receive(&granted, life, sent);
         }
         0
     }
@@ -217,6 +188,7 @@ impl Place {
                 self.era += 1;
                 let held = tenant.held();
                 tenant.grants.clear();
+                tenant.over = None;
                 tenant.asked = false;
                 held
             }
@@ -242,116 +214,6 @@ impl Place {
         let tenant = self.tenant.as_ref()?;
         let first = tenant.grants.iter().map(|grant| grant.ends).min()?;
         Some(first.min(tenant.used.plus(tenant.ahead)))
-    }
-}
-
-impl Tenant {
-    fn new(charge: &Charge<'_>, now: Nanos) -> Option<Self> {
-        let limit = charge.limit.as_ref();
-        let lease = limit.lease()?;
-        let ahead = Nanos::new(lease.get() / 2);
-        let flows_in = u128::from(limit.count()) * u128::from(lease.get());
-        let most = flows_in / u128::from(limit.per().get().max(1));
-        Some(Tenant {
-            counter: charge.counter(),
-            limit: limit.clone(),
-            ahead,
-            most: u64::try_from(most).unwrap_or(u64::MAX),
-            pace: Pace::new(ahead, now),
-            used: now,
-            grants: SmallVec::new(),
-            numbers: 0,
-            last: 0,
-            asked: false,
-            rests_until: Nanos::ZERO,
-            charge: None,
-        })
-    }
-
-    fn idle(&self, now: Nanos) -> bool {
-        now >= self.used.plus(self.ahead)
-    }
-
-    /// Whether another may have its place.
-    fn left(&self, now: Nanos) -> bool {
-        self.idle(now) && self.grants.is_empty() && !self.asked
-    }
-
-    fn held(&self) -> u64 {
-        self.grants.iter().map(|grant| grant.units).sum()
-    }
-
-    fn ready(&self, now: Nanos) -> u64 {
-        let live = self.grants.iter().filter(|grant| now < grant.ends);
-        live.map(|grant| grant.units).sum()
-    }
-
-    fn take(&mut self, cost: u64, now: Nanos) -> Option<SmallVec<[Grant; 1]>> {
-        if self.ready(now) < cost {
-            return None;
-        }
-        let (mut taken, mut missing) = (SmallVec::new(), cost);
-        for grant in self.grants.iter_mut().filter(|grant| now < grant.ends) {
-            let units = grant.units.min(missing);
-            if units > 0 {
-                grant.units -= units;
-                missing -= units;
-                taken.push(Grant { units, ..*grant });
-            }
-        }
-        self.grants.retain(|grant| grant.units > 0);
-        Some(taken)
-    }
-
-    fn add(&mut self, grant: Grant) {
-        let mut known = self.grants.iter_mut();
-        if let Some(same) = known.find(|known| known.number == grant.number) {
-            same.units += grant.units;
-            return;
-        }
-        let at = self
-            .grants
-            .partition_point(|known| known.ends <= grant.ends);
-        self.grants.insert(at, grant);
-    }
-
-    fn receive(&mut self, granted: &Granted, life: Life, sent: Nanos) {
-        let lasts = self.limit.lease_until(granted.at).since(granted.at);
-        self.numbers += 1;
-        self.last = granted.units;
-        self.add(Grant {
-            number: self.numbers,
-            units: granted.units,
-            at: granted.at,
-            sent,
-            ends: sent.plus(lasts),
-            figures: granted.figures,
-            life,
-        });
-    }
-
-    /// How many units more are wanted, once half of the last ones is used or they are fewer than a request
-    /// costs.
-    fn wants(&self, cost: u64, now: Nanos) -> Option<Cost> {
-        let busy = self.pace.requests() >= WORTH_IT;
-        let ready = self.ready(now);
-        let low = ready <= self.last / 2 || ready < cost;
-        if self.asked || !busy || !low || now < self.rests_until {
-            return None;
-        }
-        let room = self.most.saturating_sub(self.held());
-        Cost::new(self.pace.units().min(room))
-    }
-
-    /// How the limit stands, as far as it is known here: as it stood then, and what is held.
-    fn figures(&self, grant: &Grant, now: Nanos) -> Figures {
-        let passed = now.since(grant.sent);
-        let remaining = grant.figures.remaining.saturating_add(self.ready(now));
-        Figures {
-            remaining: remaining.min(self.limit.capacity()),
-            reset_after: grant.figures.reset_after.since(passed),
-            more_after: grant.figures.more_after.since(passed),
-        }
     }
 }
 

@@ -97,7 +97,12 @@ impl<S: Lender + 'static, R: Runtime> Store for Lease<S, R> {
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        self.0.store.refund(refund).await
+        let refunded = self.0.store.refund(refund).await;
+        for charge in refund.set.charges.iter().filter(|c| is_leased(c)) {
+            let place = &self.0.places[self.0.place(charge)];
+            place.lock().reconsider(charge);
+        }
+        refunded
     }
 
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {

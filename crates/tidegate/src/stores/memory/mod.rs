@@ -69,7 +69,7 @@ pub struct MemoryStore<C = SystemClock> {
     budget: Budget,
     overflow: Box<Overflow>,
     registry: Registry,
-    ledger: Mutex<Ledger>,
+    ledger: Box<Mutex<Ledger>>,
     tally: Tally,
     sweep: Mutex<Sweep>,
 }
@@ -106,7 +106,7 @@ impl<C: Clock> MemoryStore<C> {
             budget: Budget::new(tables - reserve),
             overflow: Box::new(Overflow::new(reserve)),
             registry: Registry::default(),
-            ledger: Mutex::new(Ledger::new(reservations::MOST)),
+            ledger: Box::new(Mutex::new(Ledger::new(reservations::MOST))),
             tally: Tally::default(),
             sweep: Mutex::default(),
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redb::backends::FileBackend;
 use redb::{DatabaseError, StorageBackend};
-use tidegate_core::store::Source;
+use tidegate_core::store::{Reserve, Source};
 
 use super::*;
 
@@ -155,4 +155,29 @@ async fn a_limit_too_fine_for_a_record_is_refused() {
     let answer = store.charge(&desk.set(1, 1, &PATIENT)).await;
     assert!(answer.is_err());
     assert_eq!(desk.used(&store, 1).await, 0);
+}
+
+/// Refused for want of the disk, an estimate is given back at once, and not once more at its end.
+#[tokio::test]
+async fn an_estimate_refused_on_a_full_disk_comes_back_once() {
+    let (desk, disk) = (Desk::new(Algorithm::FixedWindow), Disk::default());
+    let (store, _) = desk.open_on(disk.clone(), &desk.path()).expect("a journal");
+    let reserve = async |id, cost, terms| {
+        let reserve = Reserve {
+            id,
+            lasts: Nanos::from_secs(60),
+            set: desk.set(1, cost, terms),
+        };
+        store.reserve(&reserve).await.expect("an answer")
+    };
+    desk.charge(&store, 1, 50).await;
+    disk.set_full(true);
+    let refused = reserve(1, 7, &STRICT).await;
+    assert!(!refused.admitted && refused.source == Source::Fallback);
+    let stands = reserve(2, 9, &PATIENT).await;
+    assert!(stands.admitted && stands.source == Source::Fallback);
+    assert_eq!(desk.used(&store, 1).await, 59);
+    desk.clock.advance(Nanos::from_secs(60));
+    reserve(3, 1, &PATIENT).await;
+    assert_eq!(desk.used(&store, 1).await, 51, "what stood came back");
 }

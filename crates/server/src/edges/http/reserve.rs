@@ -1,0 +1,53 @@
+//! `/v1/reserve` and `/v1/settle`: an estimate is charged now, and what was used when it is known.
+
+use http::StatusCode;
+use http::request::Parts;
+use serde_json::json;
+use tidegate::SettleError;
+use tidegate::http::answer;
+use tidegate_core::request::Edge;
+
+use super::error::{Refusal, json_answer};
+use super::reserve_wire::{reserving, settling};
+use super::serve::{decided, no_store};
+use super::wire::BadInput;
+use crate::ids::Id;
+use crate::net::connection::Answer;
+use crate::service::{Service, body_style};
+
+/// Answers as a check does, and with what to settle it.
+pub(super) async fn reserve(
+    service: &Service,
+    id: &Id,
+    parts: &Parts,
+    body: &[u8],
+) -> Result<Answer, Refusal> {
+    let asked = reserving(body)?;
+    let reserved = service.reserve(asked.request, asked.lasts).await;
+    let reserved = reserved.map_err(no_store)?;
+    let mut context = service.context(id, body_style(&parts.headers));
+    let token = reserved.token.as_deref();
+    context.reservation = token.map(|token| (token, reserved.lasts));
+    service.log_denial(id, Edge::Http, &reserved.decision, || {
+        reserving(body).ok().map(|asked| asked.request)
+    });
+    Ok(decided(answer(&reserved.decision, &context)))
+}
+
+/// Says what became of it. What waits for the store is accepted.
+pub(super) async fn settle(service: &Service, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
+    let asked = settling(body)?;
+    let settled = match service.limiter.settle(&asked.token, &asked.actual).await {
+        Ok(settled) => settled,
+        Err(error @ SettleError::Forged) => {
+            let bad = BadInput {
+                field: "reservation".to_owned(),
+                reason: error.to_string(),
+            };
+            return Err(bad.into());
+        }
+        Err(SettleError::Store(error)) => return Err(no_store(error)),
+    };
+    let told = json!({"id": id.as_str(), "settled": settled.name()});
+    Ok(json_answer(StatusCode::OK, told.to_string().into(), id))
+}

@@ -1,0 +1,103 @@
+//! Several nodes and one hot key: how often the store is asked, and how much of the limit is used.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tidegate::resilience::{DenyCache, Lease};
+use tidegate_core::algorithms::Algorithm;
+use tidegate_core::store::Store;
+use tidegate_core::units::Nanos;
+use tidegate_sim::executor::{NodeRuntime, Sim};
+
+use super::till::{DATE, MS, Own, Till, leased};
+
+/// What came of a run.
+#[derive(Debug)]
+struct Run {
+    /// Calls to the store, in thousandths of requests.
+    calls: u64,
+    /// Requests that passed, in thousandths of what could have.
+    passed: u64,
+    /// Units that passed beyond what may.
+    over: u64,
+}
+
+/// So many nodes at a bucket of so many in a second, which are offered so many hundredths of that at
+/// random for a while.
+fn run(nodes: usize, rate: u64, load_percent: u64) -> Run {
+    const LASTS: Nanos = Nanos::from_secs(4);
+    let sim = Sim::new(nodes as u64 ^ rate ^ load_percent);
+    let till = Till::new(&sim);
+    till.behave(|manner| manner.way = Nanos::new(200_000));
+    let own = Own::new(
+        1,
+        &leased(Algorithm::TokenBucket, rate, Nanos::from_secs(1)),
+    );
+    let (passed, asked) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    for node in 0..nodes {
+        let runtime = NodeRuntime::new(&sim, node, Nanos::from_secs(7), DATE);
+        let lease = Lease::new(till.clone(), runtime.clone(), 64);
+        let store = Arc::new(DenyCache::new(lease, runtime, 64, Nanos::from_secs(1)));
+        let (own, world) = (own.clone(), sim.clone());
+        let (passed, asked) = (Arc::clone(&passed), Arc::clone(&asked));
+        let mean = 1_000_000_000 * 100 * nodes as u64 / (rate * load_percent);
+        sim.spawn(Some(node), async move {
+            while world.now() < LASTS {
+                let apart = world.draw(|rng| rng.below(2 * mean));
+                world.sleep(Nanos::new(apart)).await;
+                let (store, own, passed) = (Arc::clone(&store), own.clone(), Arc::clone(&passed));
+                asked.fetch_add(1, Ordering::Relaxed);
+                world.spawn(Some(node), async move {
+                    let outcome = store.charge(&own.set(1)).await.expect("a decision");
+                    passed.fetch_add(outcome.admitted.into(), Ordering::Relaxed);
+                });
+            }
+        });
+    }
+    sim.run_until(LASTS.plus(MS(10)));
+    let (passed, asked) = (
+        passed.load(Ordering::Relaxed),
+        asked.load(Ordering::Relaxed),
+    );
+    let calls = till.calls().len() as u64;
+    let flows_in = rate * LASTS.plus(MS(10)).get() / 1_000_000_000;
+    let could = own.limit.capacity() + flows_in; // the burst is shorter by what may wait in leases
+    sim.clear();
+    Run {
+        calls: calls * 1_000 / asked,
+        passed: passed * 1_000 / could.min(asked),
+        over: passed.saturating_sub(rate + flows_in),
+    }
+}
+
+#[track_caller]
+fn check(nodes: usize, rate: u64, load_percent: u64, calls_at_most: u64) {
+    let run = run(nodes, rate, load_percent);
+    assert_eq!(run.over, 0, "{run:?}");
+    assert!(run.passed >= 990, "{run:?}");
+    assert!(run.calls <= calls_at_most, "{run:?}");
+}
+
+#[test]
+fn a_hot_key_that_is_within_its_limit_costs_a_call_for_many_requests() {
+    check(1, 1_000, 90, 50);
+    check(4, 10_000, 50, 50);
+    check(4, 10_000, 90, 25);
+    check(10, 10_000, 50, 60);
+    check(10, 10_000, 90, 40);
+}
+
+#[test]
+fn a_hot_key_beyond_its_limit_has_nearly_all_of_it_and_does_not_flood_the_store() {
+    check(4, 10_000, 120, 50);
+    check(4, 10_000, 300, 100);
+    check(10, 10_000, 300, 120);
+    check(1, 1_000, 300, 150);
+}
+
+/// Below the gate nothing is gained, and nothing lost.
+#[test]
+fn a_key_that_is_lukewarm_everywhere_costs_no_more_than_exact() {
+    check(10, 1_000, 50, 1_000);
+    check(10, 1_000, 90, 1_000);
+}

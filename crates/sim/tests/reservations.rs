@@ -1,0 +1,184 @@
+//! Reservations through everything that is around a store: a late answer, an outage at either end, limits
+//! in several parts. In the end the books show what was used.
+
+#[allow(dead_code, reason = "each test binary uses its own part")]
+mod bench;
+
+use bench::{Bench, MS, Own};
+use tidegate_core::store::{Outcome, Reserve, Settle, Settled, Source, Store, StoreError, Used};
+use tidegate_core::units::Nanos;
+use tidegate_sim::model::Weather;
+
+const LASTS: Nanos = Nanos::from_secs(60);
+
+/// A reservation, as a client knows it.
+struct Reserved<'a> {
+    bench: &'a Bench,
+    id: u128,
+    limits: Vec<(&'a Own, u64)>,
+    outcome: Outcome,
+}
+
+fn reserve<'a>(bench: &'a Bench, limits: &[(&'a Own, u64)], id: u128) -> Reserved<'a> {
+    let reserve = Reserve {
+        id,
+        lasts: LASTS,
+        set: bench.set(limits),
+    };
+    let outcome = bench.sim.block_on(bench.store.reserve(&reserve));
+    Reserved {
+        bench,
+        id,
+        limits: limits.to_vec(),
+        outcome: outcome.expect("decisions do not fail"),
+    }
+}
+
+impl Reserved<'_> {
+    fn try_settle(&self, used: Used) -> Result<Settled, StoreError> {
+        let settle = Settle {
+            id: self.id,
+            charged: self.outcome.at,
+            until: self.outcome.at.plus(LASTS),
+            set: self.bench.set(&self.limits),
+            used,
+        };
+        self.bench.sim.block_on(self.bench.store.settle(&settle))
+    }
+
+    fn settle(&self, used: &[u64]) -> Settled {
+        let used = Used::Known(used.iter().copied().collect());
+        self.try_settle(used).expect("a store that answers")
+    }
+}
+
+const DOWN: Weather = Weather {
+    down: true,
+    ..Weather::FAIR
+};
+
+/// The node answered without the store, and what the store reserved late is settled with nothing: refunded
+/// instead, it would come back once more at its end.
+#[test]
+fn a_late_reservation_is_settled_with_nothing_and_never_comes_back() {
+    let bench = Bench::new();
+    let own = bench.limit(0, 100, 1);
+    bench.weather(
+        0,
+        Weather {
+            fastest: MS(4),
+            ..Weather::FAIR
+        },
+    );
+    let reserved = reserve(&bench, &[(&own, 10)], 1);
+    assert_eq!(reserved.outcome.source, Source::Fallback);
+    assert_eq!(bench.booked(&own), 10, "late, but charged");
+    bench.weather(0, Weather::FAIR);
+    bench.pass(MS(9));
+    assert_eq!(bench.booked(&own), 0, "given back");
+    bench.pass(Nanos::from_secs(2));
+    assert_eq!(bench.booked(&own), 10, "what was admitted here");
+    assert_eq!(reserved.settle(&[4]), Settled::Done);
+    assert_eq!(bench.booked(&own), 4);
+    assert_eq!(reserved.settle(&[4]), Settled::Already);
+    bench.pass(LASTS);
+    reserve(&bench, &[(&own, 1)], 2);
+    assert_eq!(bench.booked(&own), 5, "nothing comes back at its end");
+}
+
+#[test]
+fn what_was_reserved_and_settled_without_the_store_is_owed_as_it_was_used() {
+    for used in [0, 4, 10, 17] {
+        let bench = Bench::new();
+        let own = bench.limit(0, 100, 1);
+        bench.weather(0, DOWN);
+        let reserved = reserve(&bench, &[(&own, 10)], 1);
+        assert_eq!(reserved.outcome.source, Source::Fallback);
+        assert_eq!(reserved.settle(&[used]), Settled::Done);
+        // Once: what is not known here any more only the store could know, which does not answer.
+        let again = Used::Known([used].into_iter().collect());
+        assert!(reserved.try_settle(again).is_err());
+        bench.weather(0, Weather::FAIR);
+        bench.pass(Nanos::from_secs(5));
+        assert_eq!(bench.booked(&own), used);
+    }
+}
+
+/// The estimate was owed and pushed before anybody settled it.
+#[test]
+fn what_was_reserved_without_the_store_is_settled_with_it() {
+    for used in [3, 17] {
+        let bench = Bench::new();
+        let own = bench.limit(0, 100, 1);
+        bench.weather(0, DOWN);
+        let reserved = reserve(&bench, &[(&own, 10)], 1);
+        bench.weather(0, Weather::FAIR);
+        bench.pass(Nanos::from_secs(5));
+        assert_eq!(bench.booked(&own), 10);
+        assert_eq!(reserved.settle(&[used]), Settled::Done);
+        assert_eq!(bench.booked(&own), used);
+        assert_eq!(reserved.settle(&[used]), Settled::Already);
+    }
+}
+
+/// Whoever settles is told that it did not happen, and may send it again: it counts once, also if the
+/// store had heard of it.
+#[test]
+fn what_the_store_reserved_is_settled_when_it_answers_again() {
+    let bench = Bench::new();
+    let own = bench.limit(0, 100, 1);
+    let reserved = reserve(&bench, &[(&own, 10)], 1);
+    assert_eq!(reserved.outcome.source, Source::Exact);
+    bench.weather(0, DOWN);
+    let used = || Used::Known([25].into_iter().collect());
+    assert!(reserved.try_settle(used()).is_err());
+    bench.weather(
+        0,
+        Weather {
+            answers_lost: 1_000,
+            ..Weather::FAIR
+        },
+    );
+    assert!(reserved.try_settle(used()).is_err(), "heard, not answered");
+    bench.weather(0, Weather::FAIR);
+    bench.pass(Nanos::from_secs(5));
+    assert_eq!(reserved.settle(&[25]), Settled::Already);
+    assert_eq!(bench.booked(&own), 25);
+}
+
+#[test]
+fn an_estimate_in_several_parts_is_taken_back_and_settled_in_each() {
+    let bench = Bench::new();
+    let (narrow, wide) = (bench.limit(0, 100, 1), bench.limit(1, 50, 0));
+    let refused = reserve(&bench, &[(&narrow, 60), (&wide, 60)], 1);
+    assert!(!refused.outcome.admitted);
+    bench.pass(MS(20));
+    assert_eq!(bench.booked(&narrow), 0, "given back");
+    let reserved = reserve(&bench, &[(&narrow, 40), (&wide, 40)], 2);
+    assert!(reserved.outcome.admitted);
+    assert_eq!((bench.booked(&narrow), bench.booked(&wide)), (40, 40));
+    assert_eq!(reserved.settle(&[30, 45]), Settled::Done);
+    assert_eq!((bench.booked(&narrow), bench.booked(&wide)), (30, 45));
+    assert_eq!(reserved.settle(&[0, 0]), Settled::Already);
+    bench.pass(LASTS);
+    reserve(&bench, &[(&narrow, 1), (&wide, 1)], 3);
+    assert_eq!((bench.booked(&narrow), bench.booked(&wide)), (31, 46));
+}
+
+/// A refusal is remembered until something is given back here.
+#[test]
+fn a_settlement_ends_a_remembered_refusal() {
+    let bench = Bench::new();
+    let own = bench.limit(0, 10, 1);
+    let reserved = reserve(&bench, &[(&own, 10)], 1);
+    let one = bench.set(&[(&own, 1)]);
+    assert_eq!(bench.charge(&one).source, Source::Exact);
+    assert_eq!(bench.charge(&one).source, Source::DenyCache);
+    assert_eq!(
+        reserve(&bench, &[(&own, 1)], 2).outcome.source,
+        Source::DenyCache
+    );
+    assert_eq!(reserved.settle(&[9]), Settled::Done);
+    let outcome = bench.charge(&one);
+    assert!(outcome.admitted && outcome.source == Source::Exact);
+}

@@ -1,0 +1,287 @@
+//! Costs that are known only at the end: an estimate is reserved, and settled by what was used.
+//!
+//! The store remembers what is open; the text that a caller keeps says where. This node helps twice: it
+//! gives back what was reserved here and nobody settled, at its end, and it sends a settlement again
+//! that the store did not answer, which counts once. If the node dies, the next reservation of the same
+//! client brings back what it would have. Bounded: what finds no room is left to that.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use tidegate_core::engine::{Decision, Spent};
+use tidegate_core::event::{Event, ReservationStep};
+use tidegate_core::request::Request;
+use tidegate_core::store::{Reserve, Settled, Store, StoreError};
+use tidegate_core::units::Nanos;
+
+use super::{Limiter, View};
+use crate::receipt::{Actual, Kind, Receipt, ReceiptError};
+
+/// Reservations that this node looks after at most.
+const MOST: usize = 1 << 16;
+/// How many are looked after in one go.
+const AT_ONCE: usize = 1 << 12;
+
+/// The answer to a reservation.
+#[must_use = "what is reserved should be settled; else it comes back only at its end"]
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    /// Why the request may pass or not.
+    pub decision: Decision,
+    /// What to settle it with, on any node; nothing if it may not pass.
+    pub token: Option<String>,
+    /// When the estimate comes back if nobody settles it, from now on.
+    pub lasts: Nanos,
+}
+
+/// What became of a settlement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Settlement {
+    /// What is charged is what was used.
+    Done,
+    /// The estimate had come back before: what was used is charged now.
+    Late,
+    /// It was settled before, or the store has lost it; nothing changed.
+    Already,
+    /// It is too long ago, or every rule of it has changed since; nothing changed.
+    Lapsed,
+    /// The store does not answer. This node sends it again until it does.
+    Waiting,
+}
+
+impl Settlement {
+    /// The name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Settlement::Done => "done",
+            Settlement::Late => "late",
+            Settlement::Already => "already",
+            Settlement::Lapsed => "lapsed",
+            Settlement::Waiting => "waiting",
+        }
+    }
+
+    const fn step(self) -> ReservationStep {
+        match self {
+            Settlement::Done => ReservationStep::Settled,
+            Settlement::Late => ReservationStep::Late,
+            Settlement::Already => ReservationStep::Already,
+            Settlement::Lapsed => ReservationStep::Lapsed,
+            Settlement::Waiting => ReservationStep::Waiting,
+        }
+    }
+}
+
+impl From<Settled> for Settlement {
+    fn from(settled: Settled) -> Self {
+        match settled {
+            Settled::Done => Settlement::Done,
+            Settled::Late => Settlement::Late,
+            Settled::Already => Settlement::Already,
+            Settled::Lapsed => Settlement::Lapsed,
+        }
+    }
+}
+
+/// Why something was not reserved or settled.
+#[derive(Debug, thiserror::Error)]
+pub enum SettleError {
+    /// The token was altered, made up, or sealed with another secret.
+    #[error("this is not a reservation of this deployment")]
+    Forged,
+    /// The store did not answer, and there is no room to send it again later. It may be settled again.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What this node looks after, by the id of a reservation.
+#[derive(Default)]
+pub(super) struct Keeper(Mutex<HashMap<u128, Kept>>);
+
+/// A reservation that was made here, or a settlement that the store does not know yet.
+#[derive(Clone)]
+struct Kept {
+    receipt: Receipt,
+    /// When to do something about it, by the local clock, and when it no longer helps.
+    due: Nanos,
+    gives_up: Nanos,
+    /// What was used; nothing if nobody said.
+    said: Option<Actual>,
+}
+
+impl Keeper {
+    /// Looks after one more. Whether there was room.
+    fn keep(&self, kept: Kept) -> bool {
+        let mut all = self.0.lock();
+        let id = kept.receipt.id();
+        let room = all.len() < MOST || all.contains_key(&id);
+        if room {
+            all.insert(id, kept);
+        }
+        room
+    }
+
+    fn forget(&self, id: u128) {
+        self.0.lock().remove(&id);
+    }
+
+    /// Forgets one that was looked after, unless more has been said of it meanwhile.
+    fn done(&self, kept: &Kept) {
+        let mut all = self.0.lock();
+        let id = kept.receipt.id();
+        if all.get(&id).is_some_and(|now| now.said == kept.said) {
+            all.remove(&id);
+        }
+    }
+
+    /// Those about which something is to be done now; those that no longer matter are gone.
+    fn due(&self, now: Nanos) -> Vec<Kept> {
+        let mut all = self.0.lock();
+        all.retain(|_, kept| kept.gives_up > now);
+        let due = all.values().filter(|kept| kept.due <= now);
+        due.take(AT_ONCE).cloned().collect()
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Decides a request and reserves its cost, an estimate, until it is settled or `lasts` is over; at
+    /// most an hour.
+    ///
+    /// # Errors
+    /// When the store gave no answer or has no room to remember it, or there is no randomness for an id.
+    pub async fn reserve(
+        &self,
+        request: Request<'_>,
+        lasts: Nanos,
+    ) -> Result<Reservation, StoreError> {
+        self.view().reserve(request, lasts).await
+    }
+
+    /// Corrects what a reservation charged to what was used, once.
+    ///
+    /// # Errors
+    /// When the token is not of this deployment, or the store gave no answer and nobody can be told later.
+    pub async fn settle(&self, token: &str, actual: &Actual) -> Result<Settlement, SettleError> {
+        let receipt = Receipt::open(token, Kind::Reservation, &self.keys.load().secret);
+        let receipt = receipt.map_err(|ReceiptError::Forged| SettleError::Forged)?;
+        let settlement = match self.settle_by(&receipt, Some(actual)).await {
+            Ok(settlement) => {
+                self.reservations.forget(receipt.id());
+                settlement
+            }
+            Err(error) => {
+                let now = self.clock.now();
+                let kept = Kept {
+                    due: now,
+                    gives_up: now.plus(receipt.lasts()).plus(receipt.lasts()),
+                    said: Some(actual.clone()),
+                    receipt,
+                };
+                match self.reservations.keep(kept) {
+                    true => Settlement::Waiting,
+                    false => return Err(error.into()),
+                }
+            }
+        };
+        self.notice(&Event::Reservation(settlement.step()));
+        Ok(settlement)
+    }
+
+    async fn settle_by(
+        &self,
+        receipt: &Receipt,
+        actual: Option<&Actual>,
+    ) -> Result<Settlement, StoreError> {
+        if receipt.is_of_nothing() {
+            return Ok(Settlement::Done);
+        }
+        let policy = self.policy.get();
+        let settle = receipt.settle(&policy.rules, actual);
+        if settle.set.charges.is_empty() {
+            return Ok(Settlement::Lapsed); // every rule of it has changed since
+        }
+        Ok(self.store.settle(&settle).await?.into())
+    }
+
+    /// Gives back what was reserved here and not settled in time, and sends settlements again that the
+    /// store did not answer. To be called every second or so; it stops at the first that gets no answer.
+    pub async fn tend_reservations(&self) {
+        for kept in self.reservations.due(self.clock.now()) {
+            let Ok(settlement) = self.settle_by(&kept.receipt, kept.said.as_ref()).await else {
+                return;
+            };
+            self.reservations.done(&kept);
+            let step = match (&kept.said, settlement) {
+                (Some(_), settlement) => settlement.step(),
+                (None, Settlement::Done) => ReservationStep::Returned,
+                (None, _) => continue, // settled on another node
+            };
+            self.notice(&Event::Reservation(step));
+        }
+    }
+}
+
+impl<S: Store> View<'_, S> {
+    /// Decides a request and reserves its cost. See [`Limiter::reserve`].
+    ///
+    /// # Errors
+    /// When the store gave no answer or has no room to remember it, or there is no randomness for an id.
+    pub async fn reserve(
+        &self,
+        request: Request<'_>,
+        lasts: Nanos,
+    ) -> Result<Reservation, StoreError> {
+        let mut request = request;
+        self.identify(&mut request);
+        let lasts = lasts.clamp(Nanos::from_millis(1), Reserve::LONGEST);
+        let plan = self.plan(&request);
+        let mut id = [0; 16];
+        getrandom::fill(&mut id).map_err(no_randomness)?;
+        let id = u128::from_ne_bytes(id);
+        let decision = match plan.listed {
+            Some(listed) => self.settled_by_list(listed, plan.client),
+            None => {
+                let set = plan.set.clone();
+                let reserve = Reserve { id, lasts, set };
+                let outcome = self.limiter.store.reserve(&reserve).await?;
+                // No receipt of it: refunded and given back at its end, it would come back twice.
+                self.settled(&plan, &outcome, Spent::Nothing)
+            }
+        };
+        self.tell(&request, &decision);
+        let token = decision
+            .allowed()
+            .then(|| self.reserved(&decision, id, lasts));
+        Ok(Reservation {
+            decision,
+            token,
+            lasts,
+        })
+    }
+
+    /// The token of a reservation that was admitted, which this node looks after from now on.
+    fn reserved(&self, decision: &Decision, id: u128, lasts: Nanos) -> String {
+        let limiter = self.limiter;
+        let receipt = Receipt::of_reservation(decision, id, lasts);
+        let token = receipt.seal(&limiter.keys.load().secret);
+        let due = limiter.clock.now().plus(lasts);
+        if !receipt.is_of_nothing() {
+            // If there is no room, the next reservation of the client brings it back.
+            limiter.reservations.keep(Kept {
+                receipt,
+                due,
+                gives_up: due.plus(Reserve::LONGEST),
+                said: None,
+            });
+        }
+        limiter.notice(&Event::Reservation(ReservationStep::Reserved));
+        token
+    }
+}
+
+fn no_randomness(error: getrandom::Error) -> StoreError {
+    StoreError::Unavailable {
+        waited: Nanos::ZERO,
+        source: Box::new(error),
+    }
+}

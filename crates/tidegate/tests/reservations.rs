@@ -1,0 +1,106 @@
+//! Reserve and settle as users of the library see them, on a clock moved by hand.
+
+mod common;
+
+use common::{Bench, ready, request};
+use tidegate::units::Nanos;
+use tidegate::{Actual, Reservation, SettleError, Settlement};
+
+const TOKENS: &str = "
+version: 1
+rules:
+  - { name: calls, by: user, rate: 10/hour, algorithm: fixed-window }
+  - { name: tokens, by: user, unit: tokens, rate: 1000/hour, algorithm: fixed-window }
+";
+const MINUTE: Nanos = Nanos::from_secs(60);
+
+fn reserve(bench: &Bench, words: &str) -> Reservation {
+    let reserving = bench.limiter.reserve(request(words), MINUTE);
+    ready(reserving).expect("memory answers")
+}
+
+fn settle(bench: &Bench, token: &str, actual: &Actual) -> Settlement {
+    ready(bench.limiter.settle(token, actual)).expect("memory answers")
+}
+
+fn used(bench: &Bench) -> (u64, u64) {
+    let words = "user=a tokens:1";
+    (bench.used(words, "calls"), bench.used(words, "tokens"))
+}
+
+#[test]
+fn each_unit_is_settled_by_its_name_and_the_rest_stays_as_estimated() {
+    let bench = Bench::new(TOKENS);
+    let token = reserve(&bench, "user=a tokens:300").token.unwrap();
+    assert_eq!(used(&bench), (1, 300));
+    assert_eq!(
+        settle(&bench, &token, &Actual::of("tokens", 120)),
+        Settlement::Done
+    );
+    assert_eq!(used(&bench), (1, 120));
+    assert_eq!(
+        settle(&bench, &token, &Actual::cost(0)),
+        Settlement::Already
+    );
+    let token = reserve(&bench, "user=a tokens:300").token.unwrap();
+    let all = Actual::cost(0).and("tokens", 0);
+    assert_eq!(settle(&bench, &token, &all), Settlement::Done);
+    assert_eq!(used(&bench), (1, 120));
+}
+
+#[test]
+fn a_refused_reservation_has_no_token_and_charges_nothing() {
+    let bench = Bench::new(TOKENS);
+    let refused = reserve(&bench, "user=a tokens:1001");
+    assert!(refused.token.is_none() && !refused.decision.allowed());
+    assert_eq!(used(&bench), (0, 0));
+}
+
+/// Given back at its end and refunded besides, it would come back twice.
+#[test]
+fn a_reservation_has_no_receipt() {
+    let bench = Bench::new(TOKENS);
+    let reserved = reserve(&bench, "user=a tokens:10");
+    assert_eq!(bench.limiter.receipt(&reserved.decision).unwrap(), None);
+}
+
+#[test]
+fn what_nobody_settles_is_given_back_when_it_is_tended() {
+    let bench = Bench::new(TOKENS);
+    let token = reserve(&bench, "user=a tokens:300").token.unwrap();
+    let settled = reserve(&bench, "user=a tokens:50").token.unwrap();
+    settle(&bench, &settled, &Actual::of("tokens", 60));
+    ready(bench.limiter.tend_reservations());
+    assert_eq!(used(&bench), (2, 360), "not before its end");
+    bench.advance(MINUTE.get());
+    ready(bench.limiter.tend_reservations());
+    assert_eq!(used(&bench), (1, 60));
+    ready(bench.limiter.tend_reservations());
+    assert_eq!(used(&bench), (1, 60), "once");
+    assert_eq!(
+        settle(&bench, &token, &Actual::of("tokens", 100)),
+        Settlement::Late
+    );
+    assert_eq!(used(&bench), (2, 160));
+    bench.advance(MINUTE.get());
+    assert_eq!(
+        settle(&bench, &token, &Actual::of("tokens", 100)),
+        Settlement::Lapsed
+    );
+}
+
+#[test]
+fn a_token_is_of_this_deployment_and_of_a_reservation() {
+    let bench = Bench::new(TOKENS);
+    let token = reserve(&bench, "user=a tokens:10").token.unwrap();
+    let receipt = bench
+        .limiter
+        .receipt(&bench.decide(request("user=a")))
+        .unwrap();
+    for forged in [receipt.unwrap(), token[1..].to_owned(), String::new()] {
+        let refused = ready(bench.limiter.settle(&forged, &Actual::cost(1)));
+        assert!(matches!(refused, Err(SettleError::Forged)), "{refused:?}");
+    }
+    let refunded = ready(bench.limiter.refund(&token));
+    assert!(refunded.is_err(), "{refunded:?}");
+}
