@@ -18,6 +18,7 @@ pub(crate) enum Blow {
 }
 
 /// One of the faults, from the blow until every node is exact again.
+#[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) blow: Blow,
     node: usize,
