@@ -28,7 +28,7 @@ impl fmt::Display for Concurrent {
     }
 }
 
-/// More would be a list that a store goes through for longer than a decision should take.
+/// Each slot is about 120 bytes in the store: so many of one subject are a megabyte.
 const MOST_OPEN: u32 = 10_000;
 
 /// Reads `50` or `adaptive`.
