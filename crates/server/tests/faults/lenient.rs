@@ -21,14 +21,17 @@ const OFFERED: u32 = 2_400;
 const LENGTH: u32 = 8;
 /// How old a word may be that decides.
 const FRESH: Nanos = Nanos::from_millis(50);
+/// How long it takes at most until all nodes know of a request: the word is told within the one half, and
+/// heard within the other. Until then each of the others goes on without it.
+const UNHEARD: Nanos = Nanos::from_millis(100);
 
-/// The most that one node can have admitted in any 50 ms.
-fn busiest(history: &History, rule: &str, nodes: usize) -> u64 {
+/// The most that one node can have admitted in any such time.
+fn busiest(history: &History, rule: &str, nodes: usize, within: Nanos) -> u64 {
     let of_node = |node: usize| {
         let spans = history.spans(rule, |record: &Record| record.node == node);
         let around = |one: &Span| {
             let near = spans.iter();
-            let near = near.filter(|s| s.to >= one.from && s.from <= one.to.plus(FRESH));
+            let near = near.filter(|s| s.to >= one.from && s.from <= one.to.plus(within));
             near.map(|span| span.units).sum::<u64>()
         };
         spans.iter().map(around).max().unwrap_or(0)
@@ -36,7 +39,7 @@ fn busiest(history: &History, rule: &str, nodes: usize) -> u64 {
     (0..nodes).map(of_node).max().unwrap_or(0)
 }
 
-/// `(N - 1) * min(L, v)`: what docs/consistency.md states, with what was left set to all there is.
+/// `(N - 1) * min(L, v)`, with what was left set to all there is.
 fn stated(nodes: usize, busiest: u64) -> u64 {
     (nodes as u64 - 1) * busiest.min(COUNT)
 }
@@ -63,12 +66,14 @@ fn play(fleet: &Fleet, rate: &Rate) {
         .of_rule(rate.name)
         .filter(|r| r.by_hearsay())
         .count();
-    let busiest = busiest(&history, rate.name, fleet.nodes.len());
-    let bound = stated(fleet.nodes.len(), busiest);
+    let nodes = fleet.nodes.len();
+    let within = |time| stated(nodes, busiest(&history, rate.name, nodes, time));
+    let bound = within(UNHEARD);
     eprintln!(
-        "lenient, {}: {admitted} admitted of {COUNT}, {bound} more stated ({busiest} in 50ms), nodes \
-         told of {told} at most; {by_hearsay} decisions by hearsay",
-        rate.name
+        "lenient, {}: {admitted} admitted of {COUNT}, {bound} more at most, {} by what one admits while \
+         its word is fresh; nodes told of {told} at most; {by_hearsay} decisions by hearsay",
+        rate.name,
+        within(FRESH),
     );
     assert!(by_hearsay > 0, "the store was asked for all");
     assert!(admitted >= COUNT, "{admitted} of {COUNT}");

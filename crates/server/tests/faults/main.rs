@@ -23,6 +23,7 @@ mod load;
 mod outage;
 mod parting;
 mod rates;
+mod reservations;
 mod scene;
 mod slots;
 mod turning;
