@@ -91,17 +91,7 @@ pub(crate) fn limitador() -> io::Result<Server> {
     Server::start(&program.to_string_lossy(), |port| vec![port.to_string()])
 }
 
-/// Redis that keeps nothing on disk, with the module redis-cell if there is one.
+/// Redis with the module redis-cell if there is one.
 pub(crate) fn redis(module: Option<&Path>) -> io::Result<Server> {
-    let module = module.map(Path::canonicalize).transpose()?;
-    Server::start("redis-server", |port| {
-        let port = port.to_string();
-        let told = ["--port", &port, "--save", "", "--appendonly", "no"];
-        let mut words: Vec<String> = told.map(str::to_owned).into();
-        words.extend(["--maxclients".to_owned(), CONNECTIONS.to_owned()]);
-        if let Some(file) = module {
-            words.extend(["--loadmodule".to_owned(), file.display().to_string()]);
-        }
-        words
-    })
+    Server::redis(module, &["--maxclients", CONNECTIONS])
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,6 +41,26 @@ impl Server {
         // Nobody reads further messages; closed, the pipe cannot fill up and stop the server.
         server.process.stderr = None;
         Ok(server)
+    }
+
+    /// Starts Redis so that it keeps nothing on disk, with a module if there is one and what else it is
+    /// told.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started, or there is no such module.
+    pub fn redis(module: Option<&Path>, more: &[&str]) -> io::Result<Self> {
+        let module = module.map(Path::canonicalize).transpose()?;
+        Server::start("redis-server", |port| {
+            let port = port.to_string();
+            let told = ["--port", &port, "--save", "", "--appendonly", "no"];
+            let mut words: Vec<String> =
+                told.iter().chain(more).map(|word| (*word).into()).collect();
+            if let Some(file) = module {
+                words.extend(["--loadmodule".to_owned(), file.display().to_string()]);
+            }
+            words
+        })
     }
 
     /// Where it listens.

@@ -6,8 +6,10 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::process;
 
+use bench_load::Crowd;
+
+use crate::client::CONNECTIONS;
 use crate::command::Command;
-use crate::load::{CONNECTIONS, Crowd};
 
 /// Sends `command` as often as told, on as many connections as a client of ours has and with as many
 /// calls under way; returns calls in a second, by its own count.

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bench_load::BenchError;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo as _, Value};
 
-use crate::client::BenchError;
+use crate::client::{CONNECTIONS, KEYS};
 use crate::command::Command;
-use crate::load::{CONNECTIONS, KEYS};
 
 /// One command for each key, ready to be sent.
 pub(crate) struct Calls {

@@ -1,12 +1,16 @@
 //! The clients that run in this process, each as a caller would use it.
 
-use std::error::Error;
+use bench_load::BenchError;
 
 use crate::calls::Calls;
 use crate::limitador::Limitador;
 use crate::tidegate::{Bare, Guarded, Tidegate};
 
-pub(crate) type BenchError = Box<dyn Error + Send + Sync>;
+/// Connections of every client that can be told how many: what our store opens unless told otherwise.
+pub(crate) const CONNECTIONS: usize = 2;
+
+/// The most keys that take part.
+pub(crate) const KEYS: usize = 10_000;
 
 /// A client that decides about one key at a time.
 pub(crate) enum Client {
@@ -20,12 +24,9 @@ pub(crate) enum Client {
     Limitador(Limitador),
 }
 
-impl Client {
-    /// Charges one unit to the key of this number.
-    ///
-    /// # Errors
-    /// When it is refused or there is no exact answer: then something else was measured than asked for.
-    pub(crate) async fn decide(&self, key: usize) -> Result<(), BenchError> {
+impl bench_load::Client for Client {
+    /// A refusal and an answer that is not exact are errors.
+    async fn decide(&self, key: usize) -> Result<(), BenchError> {
         match self {
             Client::Calls(calls) => calls.decide(key).await,
             Client::Bare(store) => store.decide(key).await,

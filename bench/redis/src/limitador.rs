@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use bench_load::BenchError;
 use bench_subjects::{Allowance, Key};
 use limitador::AsyncRateLimiter;
 use limitador::limit::{Limit, Namespace};
 use limitador::storage::redis::AsyncRedisStorage;
 
-use crate::client::BenchError;
-use crate::load::KEYS;
+use crate::client::KEYS;
 
 const NAMESPACE: &str = "bench";
 

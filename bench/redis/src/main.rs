@@ -8,23 +8,22 @@ mod calls;
 mod client;
 mod command;
 mod limitador;
-mod load;
 mod measure;
 mod recorded;
 mod subject;
 mod tables;
 mod tidegate;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use bench_load::{BenchError, Crowd, Effort, Figures};
 use bench_process::{Server, move_load_to_its_core};
 use bench_report::{Options, Page};
 use clap::Parser;
 
-use client::BenchError;
-use load::{Crowd, KEYS};
-use measure::{Effort, Figures, full_load, half_load};
+use client::KEYS;
+use measure::{full_load, half_load};
 use subject::Subject;
 use tables::Answered;
 
@@ -49,7 +48,7 @@ fn main() -> Result<(), BenchError> {
     };
     // Before the load is pinned: the page counts the cores, and the server would inherit its core.
     let mut page = options.page("redis");
-    let server = start(redis_cell.as_deref())?;
+    let server = Server::redis(redis_cell.as_deref(), &[])?;
     move_load_to_its_core();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -60,20 +59,6 @@ fn main() -> Result<(), BenchError> {
     })?;
     println!("\nkept as {}", page.save(&options.results)?.display());
     Ok(())
-}
-
-/// A server that keeps nothing on disk.
-fn start(redis_cell: Option<&Path>) -> Result<Server, BenchError> {
-    let module = redis_cell.map(|file| file.canonicalize()).transpose()?;
-    let server = Server::start("redis-server", |port| {
-        let mut arguments = vec!["--port".to_owned(), port.to_string()];
-        arguments.extend(["--save", "", "--appendonly", "no"].map(str::to_owned));
-        if let Some(file) = module {
-            arguments.extend(["--loadmodule".to_owned(), file.display().to_string()]);
-        }
-        arguments
-    })?;
-    Ok(server)
 }
 
 async fn measure(

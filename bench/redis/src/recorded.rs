@@ -7,10 +7,10 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use bench_load::BenchError;
 use redis::{Connection, Value};
 
 use crate::calls::admitted;
-use crate::client::BenchError;
 use crate::command::Command;
 
 /// One call of the charge script.

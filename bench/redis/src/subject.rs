@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bench_load::BenchError;
 use bench_subjects::Allowance;
 
 use crate::calls::Calls;
-use crate::client::{BenchError, Client};
+use crate::client::Client;
 use crate::command::Command;
 use crate::limitador::Limitador;
 use crate::recorded::Monitor;

@@ -1,9 +1,8 @@
 //! The tables, the goals and the profile of the Redis page.
 
+use bench_load::{Crowd, Figures};
 use bench_report::{Goal, Table, figure, ratio};
 
-use crate::load::Crowd;
-use crate::measure::Figures;
 use crate::subject::{BARE, EVALSHA, EVALSHA_RS, GUARDED, NAMES};
 
 /// One crowd, put to everyone in the run.

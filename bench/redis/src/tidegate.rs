@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bench_load::BenchError;
 use bench_subjects::{Allowance, Key};
 use tidegate::Secret;
 use tidegate::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate::clock::{Clock as _, SystemClock};
 use tidegate::resilience::{Resilient, Settings, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::store::{Charge, ChargeSet, Role, Source, Store, Terms};
@@ -18,8 +18,7 @@ use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate::units::{Cost, Nanos};
 use tidegate_core::subject::{FingerprintKey, RuleName};
 
-use crate::client::BenchError;
-use crate::load::{CONNECTIONS, KEYS};
+use crate::client::{CONNECTIONS, KEYS};
 
 pub(crate) type Bare = RedisStore;
 pub(crate) type Guarded = Resilient<RedisStore, TokioRuntime>;

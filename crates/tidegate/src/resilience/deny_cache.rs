@@ -78,8 +78,7 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
     }
 
     /// A refusal that still stands, if one is known and all the request asks about is known with it.
-    fn known(&self, set: &ChargeSet<'_>) -> Option<Outcome> {
-        let now = self.runtime.now();
+    fn known(&self, set: &ChargeSet<'_>, now: Nanos) -> Option<Outcome> {
         let enforced = set.charges.iter().filter(|c| c.role == Role::Enforce);
         enforced.into_iter().find_map(|charge| {
             let place = self.place(charge.counter()).lock();
@@ -229,10 +228,10 @@ fn later(reading: Reading, passed: Nanos) -> Reading {
 
 impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        if let Some(known) = self.known(set) {
+        let sent = self.runtime.now();
+        if let Some(known) = self.known(set, sent) {
             return Ok(known);
         }
-        let sent = self.runtime.now();
         let outcome = self.store.charge(set).await?;
         self.remember(set, &outcome, sent);
         Ok(outcome)
@@ -240,12 +239,12 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
 
     /// What is not known is asked about together.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+        let sent = self.runtime.now();
         let mut outcomes: Vec<Option<Answer<Outcome>>> = Vec::with_capacity(sets.len());
-        outcomes.extend(sets.iter().map(|set| self.known(set).map(Ok)));
+        outcomes.extend(sets.iter().map(|set| self.known(set, sent).map(Ok)));
         let unknown = |i: &usize| outcomes[*i].is_none();
         let unknown: Vec<usize> = (0..sets.len()).filter(unknown).collect();
         let asked: Vec<&ChargeSet<'_>> = unknown.iter().map(|i| sets[*i]).collect();
-        let sent = self.runtime.now();
         let answers = match asked.is_empty() {
             true => Vec::new(),
             false => self.store.charge_each(&asked).await,
@@ -280,10 +279,10 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
     /// A refusal that is known stands for an estimate too. One that passed has perhaps brought others
     /// back: what was refused of the same counters is asked about again.
     async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
-        if let Some(known) = self.known(&reserve.set) {
+        let sent = self.runtime.now();
+        if let Some(known) = self.known(&reserve.set, sent) {
             return Ok(known);
         }
-        let sent = self.runtime.now();
         let outcome = self.store.reserve(reserve).await?;
         self.forget(&reserve.set);
         self.remember(&reserve.set, &outcome, sent);

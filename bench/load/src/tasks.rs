@@ -1,40 +1,44 @@
 //! The load on a client: so many tasks that each decide again as soon as they have their answer, or
 //! decisions at a steady pace.
 
+use std::future::Future as _;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use tokio::task::{JoinError, JoinSet, yield_now};
+use tokio::task::{JoinSet, yield_now};
 
-use crate::client::{BenchError, Client};
-
-/// Connections of every client that can be told how many: what our store opens unless told otherwise.
-pub(crate) const CONNECTIONS: usize = 2;
-
-/// The most keys that take part.
-pub(crate) const KEYS: usize = 10_000;
+use crate::{BenchError, Client};
 
 /// Waits beyond a minute count as a minute.
 const LONGEST_NANOS: u64 = 60_000_000_000;
 
+/// Decisions under way at most where a pace is kept: half of what our store takes before it decides by
+/// itself. Whoever cannot keep the pace shows it by waits, which count all the same.
+const MOST_UNDER_WAY: usize = 2_048;
+
 /// How many decide at once, and about how many keys, drawn evenly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Crowd {
-    pub(crate) keys: usize,
-    pub(crate) in_flight: usize,
+pub struct Crowd {
+    /// Keys.
+    pub keys: usize,
+    /// Decisions under way.
+    pub in_flight: usize,
 }
 
 /// Decisions made, and how long that took.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Made {
-    pub(crate) decisions: u64,
-    pub(crate) elapsed: Duration,
+pub struct Made {
+    /// How many.
+    pub decisions: u64,
+    /// From the first question to the last answer.
+    pub elapsed: Duration,
 }
 
 /// As many tasks as told, each with one decision under way, for `length`.
-pub(crate) async fn crowd(
-    client: &Arc<Client>,
+pub(crate) async fn crowd<C: Client>(
+    client: &Arc<C>,
     crowd: Crowd,
     length: Duration,
 ) -> Result<Made, BenchError> {
@@ -48,6 +52,9 @@ pub(crate) async fn crowd(
             while begun.elapsed() < length {
                 client.decide(draw.below(crowd.keys)).await?;
                 decisions += 1;
+                // As a server does between two requests. Without it a task that need not wait would
+                // keep all others from running, those that see to its next answers among them.
+                yield_now().await;
             }
             Ok::<u64, BenchError>(decisions)
         });
@@ -64,8 +71,8 @@ pub(crate) async fn crowd(
 
 /// `rate` decisions a second, each begun when it is due, whether or not earlier ones are answered. Waits
 /// count from when a decision was due.
-pub(crate) async fn paced(
-    client: &Arc<Client>,
+pub(crate) async fn paced<C: Client>(
+    client: &Arc<C>,
     keys: usize,
     rate: f64,
     length: Duration,
@@ -77,22 +84,31 @@ pub(crate) async fn paced(
     let begun = Instant::now();
     let mut due = begun;
     while begun.elapsed() < length {
-        while due <= Instant::now() {
+        while due <= Instant::now() && tasks.len() < MOST_UNDER_WAY {
             let (client, key, since) = (Arc::clone(client), draw.below(keys), due);
-            tasks.spawn(async move {
+            let mut decision = Box::pin(async move {
                 let decided = client.decide(key).await;
                 decided.map(|()| since.elapsed())
             });
+            // Most of those that need not wait are made at once: a task for each would cost more than
+            // they do. A task that is spawned asks again, and is woken from then on.
+            match decision
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+            {
+                Poll::Ready(decided) => note(&mut waits, decided)?,
+                Poll::Pending => drop(tasks.spawn(decision)),
+            }
             due += interval;
         }
         while let Some(ended) = tasks.try_join_next() {
-            note(&mut waits, ended)?;
+            note(&mut waits, ended?)?;
         }
         // It spins on its own core, as sleeping would be later than due; yielding looks for answers.
         yield_now().await;
     }
     while let Some(ended) = tasks.join_next().await {
-        note(&mut waits, ended)?;
+        note(&mut waits, ended?)?;
     }
     let made = Made {
         decisions: waits.len(),
@@ -103,9 +119,9 @@ pub(crate) async fn paced(
 
 fn note(
     waits: &mut Histogram<u64>,
-    ended: Result<Result<Duration, BenchError>, JoinError>,
+    decided: Result<Duration, BenchError>,
 ) -> Result<(), BenchError> {
-    waits.saturating_record(ended??.as_nanos() as u64);
+    waits.saturating_record(decided?.as_nanos() as u64);
     Ok(())
 }
 

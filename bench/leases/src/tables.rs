@@ -1,0 +1,165 @@
+//! The tables and goals of the page.
+
+use bench_load::{Figures, Waits};
+use bench_report::{Goal, Table, figure, ratio};
+
+use crate::alone::Done;
+use crate::fleet::Shared;
+use crate::node::Counting;
+
+/// Throughput, store calls and processor time.
+pub(crate) fn full(all: &[Done]) -> Table {
+    let mut table = Table::new([
+        "",
+        "decisions/s",
+        "of exact",
+        "store calls",
+        "server CPU-s/M",
+        "client CPU-s/M",
+        "server busy",
+        "client busy",
+        "spread",
+    ]);
+    for done in all {
+        let part = |part: fn(&Figures) -> f64| figure(Some(part(&done.figures)));
+        table.row([
+            done.counting.name().to_owned(),
+            part(|f| f.per_sec),
+            figure(of_exact(all, done.counting, |d| d.figures.per_sec)),
+            fine(done.calls),
+            part(|f| f.server_secs_per_million),
+            part(|f| f.client_secs_per_million),
+            part(Figures::server_busy),
+            part(Figures::client_busy),
+            part(|f| f.spread),
+        ]);
+    }
+    table
+}
+
+/// Waits at a steady pace.
+pub(crate) fn waits(all: &[Done]) -> Table {
+    let mut table = Table::new([
+        "",
+        "decisions/s",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "store calls",
+        "client busy",
+    ]);
+    for done in all {
+        let wait = |part: fn(&Waits) -> f64| done.figures.waits.as_ref().map(part).map(fine);
+        let wait = |part| wait(part).unwrap_or_else(|| figure(None));
+        table.row([
+            done.counting.name().to_owned(),
+            figure(Some(done.figures.per_sec)),
+            wait(|w| w.p50_ms),
+            wait(|w| w.p99_ms),
+            wait(|w| w.p999_ms),
+            fine(done.calls),
+            figure(Some(done.figures.client_busy())),
+        ]);
+    }
+    table
+}
+
+/// How the limit was kept by several nodes.
+pub(crate) fn shared(all: &[Shared]) -> Table {
+    let mut table = Table::new([
+        "",
+        "of the limit",
+        "offered",
+        "admitted",
+        "of ideal",
+        "over",
+        "may be over",
+        "store calls",
+    ]);
+    for one in all {
+        let whole = |units: u64| figure(Some(units as f64));
+        table.row([
+            one.counting.name().to_owned(),
+            format!("{:.1}", one.load),
+            whole(one.offered),
+            whole(one.admitted),
+            format!("{:.4}", of_ideal(one)),
+            one.over.to_string(),
+            one.bound.to_string(),
+            fine(one.calls),
+        ]);
+    }
+    table
+}
+
+/// What is promised of leased and lenient counting.
+pub(crate) fn goals(hot: &[Done], half: &[Done], cold: &[Done], shared: &[Shared]) -> Vec<Goal> {
+    use Counting::{Exact, Leased, Lenient};
+    let p99 = |done: Done| done.figures.waits.map(|waits| waits.p99_ms);
+    let per_sec = of_exact(hot, Leased, |d| d.figures.per_sec);
+    let calls = of(hot, Leased).map(|done| done.calls);
+    let p99 = of(half, Leased).and_then(p99);
+    let cold_calls = of_exact(cold, Leased, |d| d.calls);
+    let cold_cpu = of_exact(cold, Leased, |d| {
+        d.figures.client_secs_per_million + d.figures.server_secs_per_million
+    });
+    let mut goals = vec![
+        Goal::at_least("one hot key: leased, of exact", per_sec, 10.0),
+        Goal::at_most(
+            "one hot key: store calls for a leased decision",
+            calls,
+            0.05,
+        ),
+        Goal::below("one hot key, half load: p99 of leased, ms", p99, 1.0),
+        Goal::at_most(
+            "cold keys: store calls of leased, of exact (beats aside)",
+            cold_calls,
+            1.001,
+        ),
+        Goal::at_most(
+            "cold keys: processor time of leased, of exact (noise aside)",
+            cold_cpu,
+            1.05,
+        ),
+    ];
+    for counting in [Exact, Leased] {
+        let over = most(shared, counting, |one| one.over as f64);
+        let what = format!("four nodes: {} over its limit, units", counting.name());
+        goals.push(Goal::at_most(what, over, 0.0));
+    }
+    let beyond = most(shared, Lenient, |one| {
+        one.over.saturating_sub(one.bound) as f64
+    });
+    let what = "four nodes: lenient over what it may be, units";
+    goals.push(Goal::at_most(what, beyond, 0.0));
+    let calls = most(shared, Leased, |one| one.calls);
+    let what = "four nodes: store calls for a leased decision";
+    goals.push(Goal::at_most(what, calls, 0.05));
+    let missing = most(shared, Leased, |one| 1.0 - of_ideal(one));
+    let what = "four nodes: leased, part of the ideal that is missing";
+    goals.push(Goal::at_most(what, missing, 0.02));
+    goals
+}
+
+fn of(all: &[Done], counting: Counting) -> Option<Done> {
+    all.iter().find(|done| done.counting == counting).copied()
+}
+
+fn of_exact(all: &[Done], counting: Counting, part: fn(&Done) -> f64) -> Option<f64> {
+    let part = |counting| of(all, counting).as_ref().map(part);
+    ratio(part(counting), part(Counting::Exact))
+}
+
+fn of_ideal(one: &Shared) -> f64 {
+    one.admitted as f64 / one.ideal as f64
+}
+
+fn most(shared: &[Shared], counting: Counting, part: fn(&Shared) -> f64) -> Option<f64> {
+    let parts = shared.iter().filter(|one| one.counting == counting);
+    parts.map(part).max_by(f64::total_cmp)
+}
+
+/// Small figures, where two digits behind the point would be none.
+fn fine(value: f64) -> String {
+    format!("{value:.4}")
+}
