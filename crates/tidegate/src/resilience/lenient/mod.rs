@@ -6,8 +6,8 @@
 //! answer says what the others have admitted. A request decides by a word no older than [`FRESH`]; without
 //! one it asks the store, as exact counting does. So what one node admits is known to all within 100 ms.
 //!
-//! Bound: beyond the limit pass at most `(N - 1) * min(what was left, what the busiest node admits in one
-//! FRESH)`; [`Lenient::overshoot`] tells it as it stands. A store that does not answer ends a view, and the
+//! Bound: beyond the limit pass at most `(N - 1) * min(what was left, what the busiest node admits in
+//! 100 ms)`; [`Lenient::overshoot`] tells it as it stands. A store that does not answer ends a view, and the
 //! store behind decides. What was admitted and not told is lost only with the node.
 
 mod view;
@@ -37,9 +37,10 @@ type Answer<T> = Result<T, StoreError>;
 
 /// How often the store is told and asked.
 const PAUSE: Nanos = Nanos::from_millis(45);
-/// How old a word may be that decides: a pause and the time a store has to answer. Twice this is what it
-/// takes at most until every node knows of a request.
+/// How old a word may be that decides: a pause and the time a store has to answer.
 const FRESH: Nanos = Nanos::from_millis(50);
+/// What it takes at most until every node knows of a request: until it is told, and until that is heard.
+const UNHEARD: Nanos = Nanos::new(2 * FRESH.get());
 /// The longest that telling everything may take, and how long to wait before looking again whether it has.
 const PATIENCE: Nanos = Nanos::from_secs(3);
 const SHORT: Nanos = Nanos::from_millis(1);

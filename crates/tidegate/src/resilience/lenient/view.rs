@@ -5,7 +5,7 @@ use tidegate_core::algorithms::{Limit, State};
 use tidegate_core::store::{Charge, Reading, Seen};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::{FRESH, PAUSE};
+use super::{FRESH, PAUSE, UNHEARD};
 use crate::resilience::owned::OwnedCharge;
 
 /// A counter as this node sees it.
@@ -166,7 +166,7 @@ impl View {
         let mut state = self.state.clone();
         let moment = limit.advance(&mut state, self.time(now));
         let left = limit.remaining(&state, moment);
-        let meanwhile = u128::from(self.busiest) * u128::from(FRESH.get());
+        let meanwhile = u128::from(self.busiest) * u128::from(UNHEARD.get());
         let meanwhile = meanwhile.div_ceil(u128::from(PAUSE.get()));
         let each = left.min(u64::try_from(meanwhile).unwrap_or(u64::MAX));
         nodes.saturating_sub(1).saturating_mul(each)
