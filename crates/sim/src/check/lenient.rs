@@ -17,9 +17,6 @@ use crate::scenario::Bout;
 /// How soon every node must know of a request.
 const SEEN_BY_ALL: Nanos = Nanos::from_millis(100);
 
-/// How long a node may go on before it hears of the others.
-const UNHEARD: Nanos = Nanos::from_millis(50);
-
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
     for counter in case.counters() {
         if case.scenario.counting(counter) != Counting::Lenient {
@@ -88,7 +85,7 @@ fn busiest(case: &Case<'_>, admitted: &[Timed<'_>]) -> u64 {
         own.push_back(timed.used);
         while own
             .front()
-            .is_some_and(|then| timed.used.since(*then) > UNHEARD)
+            .is_some_and(|then| timed.used.since(*then) > SEEN_BY_ALL)
         {
             own.pop_front();
         }
