@@ -393,7 +393,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
                 }
                 Ok(held)
             }
-            Ok(_) => slots.renew(hold, now).ok_or_else(|| doubtful()),
+            Ok(_) => slots.renew(hold, now).ok_or_else(doubtful),
             Err(error) => slots.renew(hold, now).ok_or(error),
         }
     }
