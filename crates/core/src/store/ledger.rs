@@ -25,7 +25,7 @@ struct Entry {
     tag: u32,
     estimate: Cost,
     charged: Nanos,
-    until: Nanos,
+    lasts: Nanos,
     /// Whether the estimate has come back.
     back: bool,
 }
@@ -40,8 +40,19 @@ pub struct Abandoned {
 }
 
 impl Entry {
+    fn until(&self) -> Nanos {
+        self.charged.plus(self.lasts)
+    }
+
     fn forgotten_at(&self) -> Nanos {
-        self.until.plus(self.until.since(self.charged))
+        self.until().plus(self.lasts)
+    }
+
+    /// Whether it is what `settle` names as `charge`. By everything but when it was charged: of limits
+    /// that were charged one after another only the latest time is known.
+    fn is_named(&self, settle: &Settle<'_>, charge: &Charge<'_>) -> bool {
+        let named = (settle.id, charge.limit.tag(), charge.cost, settle.lasts());
+        named == (self.id, self.tag, self.estimate, self.lasts)
     }
 }
 
@@ -83,7 +94,7 @@ impl Ledger {
             tag: charge.limit.tag(),
             estimate: charge.cost,
             charged: at,
-            until: at.plus(reserve.lasts),
+            lasts: reserve.lasts,
             back: false,
         };
         self.entries
@@ -101,7 +112,7 @@ impl Ledger {
         };
         let mut abandoned = Vec::new();
         for entry in &mut *entries {
-            if entry.back || entry.until > now {
+            if entry.back || entry.until() > now {
                 continue;
             }
             entry.back = true;
@@ -134,16 +145,12 @@ impl Ledger {
         let Some(entries) = self.entries.get_mut(&charge.counter()) else {
             return Kept::Nothing;
         };
-        let same = |entry: &Entry| {
-            entry.id == settle.id
-                && entry.tag == charge.limit.tag()
-                && entry.estimate == charge.cost
-        };
-        let Some(at) = entries.iter().position(same) else {
+        let mut each = entries.iter();
+        let Some(at) = each.position(|entry| entry.is_named(settle, charge)) else {
             return Kept::Nothing;
         };
         let kept = match (entries[at].back, &settle.used) {
-            (false, _) => Kept::Open,
+            (false, _) => Kept::Open(entries[at].charged),
             (true, Used::Known(_)) => Kept::Back,
             (true, Used::Unsaid) => return Kept::Nothing,
         };

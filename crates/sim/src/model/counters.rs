@@ -219,7 +219,8 @@ impl Counters {
         }
         let found = self.reserved.close(settle);
         self.decide(&settle.charged_on_top(&found), Intent::Force, now);
-        self.give_back(&settle.given_back(&found), settle.charged, now);
+        let charged = settle.given_back_of(&found);
+        self.give_back(&settle.given_back(&found), charged, now);
         settle.outcome(&found, now)
     }
 

@@ -207,7 +207,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         if !back.charges.is_empty() {
             let refund = Refund {
                 id: settle.id,
-                charged: settle.charged,
+                charged: settle.given_back_of(found),
                 until: self.time().plus(LATE),
                 set: back,
             };
