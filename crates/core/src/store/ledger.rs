@@ -166,6 +166,13 @@ impl Ledger {
         kept
     }
 
+    /// Forgets the reservations of a counter that was reset: what was charged for them is forgiven, and
+    /// must not come back out of what others are charged from now on.
+    pub fn forget(&mut self, counter: u128) {
+        let gone = self.entries.remove(&counter);
+        self.count -= gone.map_or(0, |entries| entries.len());
+    }
+
     /// Hands the reservations of a counter over to another store.
     pub fn hand_over(&mut self, counter: u128, to: &mut Ledger) {
         if let Some(entries) = self.entries.remove(&counter) {

@@ -275,6 +275,7 @@ impl Counters {
     pub fn reset(&mut self, counter: u128, limit: &Limit, now: Nanos) -> bool {
         let used = self.used(counter, limit, now) > 0;
         self.rewrite(counter, limit, limit.fresh(now));
+        self.reserved.forget(counter);
         used
     }
 

@@ -433,6 +433,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         for charge in &set.charges {
             self.node.memory.mirror.forget(charge.counter());
         }
+        self.node.memory.reserved.forget(set);
         let here = self.node.memory.local.reset(set, self.node.store_time());
         let there = self.node.guard.reset(set).await;
         Ok(there?.max(here))
