@@ -244,8 +244,7 @@ impl<S: Store> View<'_, S> {
                 let set = plan.set.clone();
                 let reserve = Reserve { id, lasts, set };
                 let outcome = self.limiter.store.reserve(&reserve).await?;
-                // No receipt of it: refunded and given back at its end, it would come back twice.
-                self.settled(&plan, &outcome, Spent::Nothing)
+                self.settled(&plan, &outcome, Spent::AsEstimate)
             }
         };
         self.tell(&request, &decision);
