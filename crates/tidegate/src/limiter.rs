@@ -9,6 +9,7 @@ mod keeper;
 mod keyed;
 mod register;
 mod reservations;
+mod tended;
 mod ticket;
 
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub use self::keeper::{Keeper, Slot};
 pub use self::keyed::{Act, Family, Keyed};
 use self::register::Register;
 pub use self::reservations::{Reservation, SettleError, Settlement};
+use self::tended::Tended;
 pub use self::ticket::{Ticket, TicketError};
 use crate::adaptive::Adaptive;
 
@@ -48,7 +50,7 @@ pub struct Limiter<S> {
     observers: Vec<Arc<dyn Observer>>,
     adaptive: Adaptive,
     register: Register,
-    reservations: reservations::Keeper,
+    reservations: Tended,
 }
 
 /// The secret and what is made of it once.
@@ -89,7 +91,7 @@ impl<S> Limiter<S> {
             observers: Vec::new(),
             adaptive: Adaptive::default(),
             register: Register::default(),
-            reservations: reservations::Keeper::default(),
+            reservations: Tended::default(),
         }
     }
 

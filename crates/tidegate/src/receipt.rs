@@ -304,6 +304,20 @@ pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
+impl Receipt {
+    /// That of a reservation that charged nothing.
+    pub(crate) fn of_no_charge(id: u128) -> Self {
+        Receipt {
+            kind: Kind::Reservation,
+            id,
+            charged: Nanos::ZERO,
+            until: Nanos::ZERO,
+            entries: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use tidegate_mutations::{Attack, Numbers, inputs};

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Bench, ready, request};
+use tidegate::engine::Fate;
 use tidegate::units::Nanos;
 use tidegate::{Actual, Reservation, SettleError, Settlement};
 
@@ -62,6 +63,23 @@ fn a_reservation_has_no_receipt() {
     let bench = Bench::new(TOKENS);
     let reserved = reserve(&bench, "user=a tokens:10");
     assert_eq!(bench.limiter.receipt(&reserved.decision).unwrap(), None);
+}
+
+/// The estimate has been charged: it is not still to come, as that of a request which only asks.
+#[test]
+fn a_soft_limit_slows_an_estimate_down_for_what_it_takes_and_no_more() {
+    let bench = Bench::new(
+        "version: 1
+rules:
+  - { name: api, by: user, rate: 100/hour, algorithm: fixed-window, soft: { max_delay: 10s } }
+",
+    );
+    let delay = |words| match reserve(&bench, words).decision.fate() {
+        Fate::Delay(delay) => delay,
+        _ => Nanos::ZERO,
+    };
+    assert_eq!(delay("user=a cost=45"), Nanos::ZERO, "45 of 100");
+    assert_eq!(delay("user=a cost=45"), Nanos::from_secs(5), "90 of 100");
 }
 
 #[test]

@@ -17,6 +17,9 @@ use crate::units::Nanos;
 pub enum Spent {
     /// If it was admitted.
     IfAdmitted,
+    /// If it was admitted, and not for good: there is no receipt of it. Refunded and given back at its
+    /// end, it would come back twice.
+    AsEstimate,
     /// It was only asked about.
     Nothing,
 }
@@ -102,7 +105,7 @@ fn slowed(rules: &RuleSet, plan: &Plan<'_>, outcome: &Outcome, spent: Spent) -> 
     let delays = delays.filter_map(|((charge, origin), reading)| {
         let soft = rules.rules()[origin.rule as usize].soft()?;
         let remaining = match spent {
-            Spent::IfAdmitted => reading.figures.remaining,
+            Spent::IfAdmitted | Spent::AsEstimate => reading.figures.remaining,
             Spent::Nothing => reading.figures.remaining.saturating_sub(charge.cost.get()),
         };
         let counts = charge.role != Role::Shadow && reading.verdict.allows();

@@ -15,7 +15,15 @@ pub struct Ledger {
     entries: HashMap<u128, Vec<Entry>>,
     count: usize,
     most: usize,
+    /// No entry is forgotten before.
+    earliest: Nanos,
+    /// When those that can be forgotten were last looked for.
+    swept: Nanos,
 }
+
+/// To look for those that can be forgotten takes as long as there are many, so a full ledger does it no
+/// more often than this: else whoever fills it would make every call that long.
+const SWEEP_EVERY: Nanos = Nanos::from_secs(1);
 
 /// One charge of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +33,7 @@ struct Entry {
     tag: u32,
     estimate: Cost,
     charged: Nanos,
-    until: Nanos,
+    lasts: Nanos,
     /// Whether the estimate has come back.
     back: bool,
 }
@@ -40,8 +48,19 @@ pub struct Abandoned {
 }
 
 impl Entry {
+    fn until(&self) -> Nanos {
+        self.charged.plus(self.lasts)
+    }
+
     fn forgotten_at(&self) -> Nanos {
-        self.until.plus(self.until.since(self.charged))
+        self.until().plus(self.lasts)
+    }
+
+    /// Whether it is what `settle` names as `charge`. By everything but when it was charged: of limits
+    /// that were charged one after another only the latest time is known.
+    fn is_named(&self, settle: &Settle<'_>, charge: &Charge<'_>) -> bool {
+        let named = (settle.id, charge.limit.tag(), charge.cost, settle.lasts());
+        named == (self.id, self.tag, self.estimate, self.lasts)
     }
 }
 
@@ -52,20 +71,31 @@ impl Ledger {
             entries: HashMap::new(),
             count: 0,
             most,
+            earliest: Nanos::MAX,
+            swept: Nanos::ZERO,
         }
     }
 
-    /// Whether a reservation finds room. If need be, those that can no longer be settled make it.
+    /// Whether a reservation finds room. If need be, those that can no longer be settled make it, at the
+    /// latest a second after their end.
     pub fn has_room(&mut self, reserve: &Reserve<'_>, now: Nanos) -> bool {
         let more = reserve.set.charges.len();
-        if self.count + more > self.most {
-            self.entries.retain(|_, entries| {
-                entries.retain(|entry| entry.forgotten_at() > now);
-                !entries.is_empty()
-            });
-            self.count = self.entries.values().map(Vec::len).sum();
+        let full = self.count + more > self.most;
+        if full && now >= self.earliest && now.since(self.swept) >= SWEEP_EVERY {
+            self.sweep(now);
         }
         self.count + more <= self.most
+    }
+
+    fn sweep(&mut self, now: Nanos) {
+        self.entries.retain(|_, entries| {
+            entries.retain(|entry| entry.forgotten_at() > now);
+            !entries.is_empty()
+        });
+        self.count = self.entries.values().map(Vec::len).sum();
+        let ends = self.entries.values().flatten().map(Entry::forgotten_at);
+        self.earliest = ends.min().unwrap_or(Nanos::MAX);
+        self.swept = now;
     }
 
     /// Notes a reservation that was admitted: what was charged for it.
@@ -83,9 +113,10 @@ impl Ledger {
             tag: charge.limit.tag(),
             estimate: charge.cost,
             charged: at,
-            until: at.plus(reserve.lasts),
+            lasts: reserve.lasts,
             back: false,
         };
+        self.earliest = self.earliest.min(entry.forgotten_at());
         self.entries
             .entry(charge.counter())
             .or_default()
@@ -101,7 +132,7 @@ impl Ledger {
         };
         let mut abandoned = Vec::new();
         for entry in &mut *entries {
-            if entry.back || entry.until > now {
+            if entry.back || entry.until() > now {
                 continue;
             }
             entry.back = true;
@@ -134,16 +165,12 @@ impl Ledger {
         let Some(entries) = self.entries.get_mut(&charge.counter()) else {
             return Kept::Nothing;
         };
-        let same = |entry: &Entry| {
-            entry.id == settle.id
-                && entry.tag == charge.limit.tag()
-                && entry.estimate == charge.cost
-        };
-        let Some(at) = entries.iter().position(same) else {
+        let mut each = entries.iter();
+        let Some(at) = each.position(|entry| entry.is_named(settle, charge)) else {
             return Kept::Nothing;
         };
         let kept = match (entries[at].back, &settle.used) {
-            (false, _) => Kept::Open,
+            (false, _) => Kept::Open(entries[at].charged),
             (true, Used::Known(_)) => Kept::Back,
             (true, Used::Unsaid) => return Kept::Nothing,
         };
@@ -159,12 +186,95 @@ impl Ledger {
         kept
     }
 
+    /// Forgets the reservations of a counter that was reset: what was charged for them is forgiven, and
+    /// must not come back out of what others are charged from now on.
+    pub fn forget(&mut self, counter: u128) {
+        let gone = self.entries.remove(&counter);
+        self.count -= gone.map_or(0, |entries| entries.len());
+    }
+
     /// Hands the reservations of a counter over to another store.
     pub fn hand_over(&mut self, counter: u128, to: &mut Ledger) {
         if let Some(entries) = self.entries.remove(&counter) {
             self.count -= entries.len();
             to.count += entries.len();
+            to.earliest = to.earliest.min(self.earliest);
             to.entries.entry(counter).or_default().extend(entries);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+    use crate::algorithms::{Algorithm, Limit, Precision, Spec};
+    use crate::store::{ChargeSet, Role, Terms};
+    use crate::subject::{Fingerprint, RuleName};
+
+    const START: Nanos = Nanos::from_secs(1_000);
+    const LASTS: Nanos = Nanos::from_secs(10);
+
+    /// As many reservations as there is room for, the first of them shorter by half.
+    fn full(reserve: &mut Reserve<'_>) -> Ledger {
+        let mut ledger = Ledger::new(3);
+        for lasts in [LASTS.get() / 2, LASTS.get(), LASTS.get()] {
+            reserve.lasts = Nanos::new(lasts);
+            let charge = reserve.set.charges[0].clone();
+            ledger.enter(reserve, &charge, START);
+        }
+        ledger
+    }
+
+    fn with_reserve(test: impl FnOnce(Reserve<'_>)) {
+        let spec = Spec::new(Algorithm::FixedWindow, 10, LASTS);
+        let limit = Limit::compile(&spec, Precision::Memory).unwrap();
+        let rule = RuleName::new("tokens");
+        let set = ChargeSet::of_one(Charge {
+            subject: Fingerprint::new(1),
+            rule: &rule,
+            rate: 0,
+            limit: Cow::Borrowed(&limit),
+            cost: Cost::ONE,
+            role: Role::Enforce,
+            terms: &Terms::USUAL,
+        });
+        let (id, lasts) = (1, LASTS);
+        test(Reserve { id, lasts, set });
+    }
+
+    #[test]
+    fn those_that_can_be_forgotten_make_room() {
+        with_reserve(|mut reserve| {
+            let mut ledger = full(&mut reserve);
+            let at = |secs| START.plus(Nanos::from_secs(secs));
+            assert!(!ledger.has_room(&reserve, at(9)));
+            assert!(
+                ledger.has_room(&reserve, at(10)),
+                "twice as long as it lasted"
+            );
+            assert_eq!(ledger.count, 2);
+        });
+    }
+
+    /// Whoever fills it must not make every call go through all of it.
+    #[test]
+    fn a_full_ledger_is_gone_through_when_that_may_help_and_once_a_second_at_most() {
+        with_reserve(|mut reserve| {
+            let mut ledger = full(&mut reserve);
+            let at = |millis| START.plus(Nanos::from_millis(millis));
+            for millis in [1, 5_000, 9_999] {
+                assert!(!ledger.has_room(&reserve, at(millis)));
+                assert_eq!(ledger.swept, Nanos::ZERO, "nothing can have ended");
+            }
+            assert!(ledger.has_room(&reserve, at(19_500)));
+            reserve.lasts = Nanos::from_millis(100);
+            let charge = reserve.set.charges[0].clone();
+            ledger.enter(&reserve, &charge, at(19_500));
+            assert!(!ledger.has_room(&reserve, at(20_400)), "just looked");
+            assert!(ledger.has_room(&reserve, at(20_500)));
+            assert_eq!(ledger.count, 0);
+        });
     }
 }

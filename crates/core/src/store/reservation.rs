@@ -32,7 +32,8 @@ impl Reserve<'_> {
 pub struct Settle<'a> {
     /// That of the reservation.
     pub id: u128,
-    /// The store's time of its charge.
+    /// The store's time of its charge. Of one that was charged in several steps the latest: each store
+    /// remembers its own.
     pub charged: Nanos,
     /// When it ends or ended.
     pub until: Nanos,
@@ -67,8 +68,8 @@ pub enum Settled {
 /// What a store remembers of one charge of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kept {
-    /// It is charged and open.
-    Open,
+    /// It was charged then, by the store's time, and is open.
+    Open(Nanos),
     /// The estimate has come back.
     Back,
     /// Nothing.
@@ -105,7 +106,7 @@ impl Settle<'_> {
             Used::Unsaid => 0,
         };
         let (back, more) = match kept {
-            Kept::Open => (
+            Kept::Open(_) => (
                 estimate.get().saturating_sub(used),
                 used.saturating_sub(estimate.get()),
             ),
@@ -121,8 +122,8 @@ impl Settle<'_> {
 
     /// What settling did, when this was found of its charges at `now`.
     pub fn outcome(&self, found: &[Kept], now: Nanos) -> Settled {
-        let has = |kept| found.contains(&kept);
-        match (has(Kept::Open), has(Kept::Back)) {
+        let open = found.iter().any(|kept| matches!(kept, Kept::Open(_)));
+        match (open, found.contains(&Kept::Back)) {
             (true, _) => Settled::Done,
             (false, true) => Settled::Late,
             (false, false) if now < self.forgotten_at() => Settled::Already,
@@ -153,6 +154,16 @@ impl Settle<'_> {
             Correction::Back(units) => Some(units),
             Correction::Nothing | Correction::More(_) => None,
         })
+    }
+
+    /// When what is given back was charged. The earliest of it: the longer ago, the more has drained since,
+    /// and the less comes back.
+    pub fn given_back_of(&self, found: &[Kept]) -> Nanos {
+        let times = found.iter().filter_map(|kept| match kept {
+            Kept::Open(charged) => Some(*charged),
+            Kept::Back | Kept::Nothing => None,
+        });
+        times.min().unwrap_or(self.charged)
     }
 
     /// What is charged on top.

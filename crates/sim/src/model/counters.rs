@@ -219,7 +219,8 @@ impl Counters {
         }
         let found = self.reserved.close(settle);
         self.decide(&settle.charged_on_top(&found), Intent::Force, now);
-        self.give_back(&settle.given_back(&found), settle.charged, now);
+        let charged = settle.given_back_of(&found);
+        self.give_back(&settle.given_back(&found), charged, now);
         settle.outcome(&found, now)
     }
 
@@ -274,6 +275,7 @@ impl Counters {
     pub fn reset(&mut self, counter: u128, limit: &Limit, now: Nanos) -> bool {
         let used = self.used(counter, limit, now) > 0;
         self.rewrite(counter, limit, limit.fresh(now));
+        self.reserved.forget(counter);
         used
     }
 

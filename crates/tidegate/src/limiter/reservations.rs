@@ -2,25 +2,22 @@
 //!
 //! The store remembers what is open; the text that a caller keeps says where. This node helps twice: it
 //! gives back what was reserved here and nobody settled, at its end, and it sends a settlement again
-//! that the store did not answer, which counts once. If the node dies, the next reservation of the same
-//! client brings back what it would have. Bounded: what finds no room is left to that.
+//! that the store did not answer, which counts once (`tended` remembers both). If the node dies, the next
+//! reservation of the same client brings back what it would have.
 
-use std::collections::HashMap;
-
-use parking_lot::Mutex;
 use tidegate_core::engine::{Decision, Spent};
 use tidegate_core::event::{Event, ReservationStep};
 use tidegate_core::request::Request;
 use tidegate_core::store::{Reserve, Settled, Store, StoreError};
 use tidegate_core::units::Nanos;
 
+use super::tended::Kept;
 use super::{Limiter, View};
 use crate::receipt::{Actual, Kind, Receipt, ReceiptError};
+use crate::resilience::join_all;
 
-/// Reservations that this node looks after at most.
-const MOST: usize = 1 << 16;
-/// How many are looked after in one go.
-const AT_ONCE: usize = 1 << 12;
+/// Settlements that are under way at once when reservations are tended.
+const AT_ONCE: usize = 64;
 
 /// The answer to a reservation.
 #[must_use = "what is reserved should be settled; else it comes back only at its end"]
@@ -94,55 +91,6 @@ pub enum SettleError {
     Store(#[from] StoreError),
 }
 
-/// What this node looks after, by the id of a reservation.
-#[derive(Default)]
-pub(super) struct Keeper(Mutex<HashMap<u128, Kept>>);
-
-/// A reservation that was made here, or a settlement that the store does not know yet.
-#[derive(Clone)]
-struct Kept {
-    receipt: Receipt,
-    /// When to do something about it, by the local clock, and when it no longer helps.
-    due: Nanos,
-    gives_up: Nanos,
-    /// What was used; nothing if nobody said.
-    said: Option<Actual>,
-}
-
-impl Keeper {
-    /// Looks after one more. Whether there was room.
-    fn keep(&self, kept: Kept) -> bool {
-        let mut all = self.0.lock();
-        let id = kept.receipt.id();
-        let room = all.len() < MOST || all.contains_key(&id);
-        if room {
-            all.insert(id, kept);
-        }
-        room
-    }
-
-    fn forget(&self, id: u128) {
-        self.0.lock().remove(&id);
-    }
-
-    /// Forgets one that was looked after, unless more has been said of it meanwhile.
-    fn done(&self, kept: &Kept) {
-        let mut all = self.0.lock();
-        let id = kept.receipt.id();
-        if all.get(&id).is_some_and(|now| now.said == kept.said) {
-            all.remove(&id);
-        }
-    }
-
-    /// Those about which something is to be done now; those that no longer matter are gone.
-    fn due(&self, now: Nanos) -> Vec<Kept> {
-        let mut all = self.0.lock();
-        all.retain(|_, kept| kept.gives_up > now);
-        let due = all.values().filter(|kept| kept.due <= now);
-        due.take(AT_ONCE).cloned().collect()
-    }
-}
-
 impl<S: Store> Limiter<S> {
     /// Decides a request and reserves its cost, an estimate, until it is settled or `lasts` is over; at
     /// most an hour.
@@ -204,20 +152,25 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Gives back what was reserved here and not settled in time, and sends settlements again that the
-    /// store did not answer. To be called every second or so; it stops at the first that gets no answer.
+    /// store did not answer. To be called every second or so. What gets no answer now waits for the next
+    /// time, and nobody else waits for it: it may be of a part that is away.
     pub async fn tend_reservations(&self) {
-        for kept in self.reservations.due(self.clock.now()) {
-            let Ok(settlement) = self.settle_by(&kept.receipt, kept.said.as_ref()).await else {
-                return;
-            };
-            self.reservations.done(&kept);
-            let step = match (&kept.said, settlement) {
-                (Some(_), settlement) => settlement.step(),
-                (None, Settlement::Done) => ReservationStep::Returned,
-                (None, _) => continue, // settled on another node
-            };
-            self.notice(&Event::Reservation(step));
+        for some in self.reservations.due(self.clock.now()).chunks(AT_ONCE) {
+            join_all(some.iter().map(|kept| self.tend(kept))).await;
         }
+    }
+
+    async fn tend(&self, kept: &Kept) {
+        let Ok(settlement) = self.settle_by(&kept.receipt, kept.said.as_ref()).await else {
+            return;
+        };
+        self.reservations.done(kept);
+        let step = match (&kept.said, settlement) {
+            (Some(_), settlement) => settlement.step(),
+            (None, Settlement::Done) => ReservationStep::Returned,
+            (None, _) => return, // settled on another node
+        };
+        self.notice(&Event::Reservation(step));
     }
 }
 
@@ -244,8 +197,7 @@ impl<S: Store> View<'_, S> {
                 let set = plan.set.clone();
                 let reserve = Reserve { id, lasts, set };
                 let outcome = self.limiter.store.reserve(&reserve).await?;
-                // No receipt of it: refunded and given back at its end, it would come back twice.
-                self.settled(&plan, &outcome, Spent::Nothing)
+                self.settled(&plan, &outcome, Spent::AsEstimate)
             }
         };
         self.tell(&request, &decision);

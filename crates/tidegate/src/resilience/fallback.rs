@@ -207,7 +207,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         if !back.charges.is_empty() {
             let refund = Refund {
                 id: settle.id,
-                charged: settle.charged,
+                charged: settle.given_back_of(found),
                 until: self.time().plus(LATE),
                 set: back,
             };
@@ -433,6 +433,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         for charge in &set.charges {
             self.node.memory.mirror.forget(charge.counter());
         }
+        self.node.memory.reserved.forget(set);
         let here = self.node.memory.local.reset(set, self.node.store_time());
         let there = self.node.guard.reset(set).await;
         Ok(there?.max(here))

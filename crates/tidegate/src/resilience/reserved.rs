@@ -2,7 +2,7 @@
 //! are not found, and what was estimated stands.
 
 use parking_lot::Mutex;
-use tidegate_core::store::{Kept, Ledger, Outcome, Reserve, Settle};
+use tidegate_core::store::{ChargeSet, Kept, Ledger, Outcome, Reserve, Settle};
 
 /// Reservations of this node alone. Bounded; what finds no room stands as it was estimated.
 pub(super) struct Reserved(Mutex<Ledger>);
@@ -16,6 +16,14 @@ impl Reserved {
         let mut ledger = self.0.lock();
         if ledger.has_room(reserve, outcome.at) {
             ledger.enter_all(reserve, outcome);
+        }
+    }
+
+    /// The counters of a set were reset.
+    pub(super) fn forget(&self, set: &ChargeSet<'_>) {
+        let mut ledger = self.0.lock();
+        for charge in &set.charges {
+            ledger.forget(charge.counter());
         }
     }
 

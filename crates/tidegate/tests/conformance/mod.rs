@@ -55,6 +55,7 @@ macro_rules! every_claim {
             a_reservation_is_all_or_nothing_and_a_refused_one_leaves_nothing
             a_late_settlement_gives_back_only_what_has_not_drained
             reservations_of_one_counter_do_not_touch_each_other
+            what_was_reserved_before_a_reset_never_comes_back
             a_seed_raises_a_counter_and_never_lowers_it
             slots_are_held_renewed_released_and_expire
             a_renewal_takes_no_slot
@@ -778,4 +779,26 @@ pub async fn reservations_of_one_counter_do_not_touch_each_other(rig: &impl Rig)
     rig.advance(LASTS);
     reserve(rig, [counter.enforce(&limit, 1)]).await;
     assert_eq!(used(rig, &counter, &limit).await, 46, "ten came back");
+}
+
+/// A reset forgave the estimate once. Given back besides, it would take as much from what was charged since.
+pub async fn what_was_reserved_before_a_reset_never_comes_back(rig: &impl Rig) {
+    let limit = limit(rig, Algorithm::FixedWindow, 1_000);
+    let [counter, other] = [(); 2].map(|()| Counter::new());
+    let settled = reserve(rig, [counter.enforce(&limit, 300)]).await;
+    let late = reserve(rig, [counter.enforce(&limit, 200)]).await;
+    assert_eq!(late.settle_as(rig, Used::Unsaid).await, Settled::Done);
+    reserve(rig, [counter.enforce(&limit, 400)]).await;
+    let untouched = reserve(rig, [other.enforce(&limit, 100)]).await;
+    let reset = rig.store().reset(&set([counter.enforce(&limit, 1)])).await;
+    assert_eq!(reset.expect("a store that answers"), 1);
+    charge(rig, [counter.enforce(&limit, 900)]).await;
+    for (reserved, actual) in [(&settled, 0), (&late, 50)] {
+        assert_eq!(reserved.settle(rig, &[actual]).await, Settled::Already);
+    }
+    assert_eq!(untouched.settle(rig, &[40]).await, Settled::Done);
+    assert_eq!(used(rig, &other, &limit).await, 40);
+    rig.advance(LASTS);
+    reserve(rig, [counter.enforce(&limit, 1)]).await;
+    assert_eq!(used(rig, &counter, &limit).await, 901, "nothing came back");
 }

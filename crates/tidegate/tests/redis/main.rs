@@ -16,6 +16,7 @@ mod lenient;
 mod life;
 mod reconnect;
 mod reign;
+mod reserved;
 mod rotation;
 mod sentinel;
 mod size;

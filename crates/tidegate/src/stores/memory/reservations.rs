@@ -60,7 +60,8 @@ impl<C: Clock> MemoryStore<C> {
         if !more.charges.is_empty() {
             self.force_at(&more, now);
         }
-        self.take_back_at(&settle.given_back(&found), settle.charged, now);
+        let charged = settle.given_back_of(&found);
+        self.take_back_at(&settle.given_back(&found), charged, now);
         settle.outcome(&found, now)
     }
 

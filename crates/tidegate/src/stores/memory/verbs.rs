@@ -183,9 +183,11 @@ impl<C> MemoryStore<C> {
     /// Forgets each counter; how many there were. Shared counters stay: they are others', too.
     pub fn reset_at(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
         let at = self.present(now);
+        let mut ledger = self.ledger.lock();
         let mut locks = self.lock_counters(&set.charges);
         let mut forgotten = 0;
         for charge in &set.charges {
+            ledger.forget(charge.counter());
             let key = Key::of(charge.counter());
             let shard = locks.own(key);
             if let Some(place) = shard.find(key) {

@@ -16,6 +16,7 @@ use super::link::Call;
 use super::plan::{Manner, Plan, key, text};
 use super::record;
 use super::reply::{Nonsense, Reply, number};
+use super::reservations::ledgers;
 use super::scripts::{self, Script};
 use super::{RedisStore, refused};
 
@@ -199,7 +200,9 @@ impl Store for RedisStore {
             })
             .collect();
         let arguments = rates.iter().map(Vec::as_slice).collect();
-        let value = self.plain(script, &plan.keys, arguments).await?;
+        let mut keys = ledgers(&set.charges);
+        keys.extend(plan.keys);
+        let value = self.plain(script, &keys, arguments).await?;
         number(&value).map_err(|error| refused(script, error))
     }
 }

@@ -46,7 +46,7 @@ impl RedisStore {
 }
 
 /// One ledger for each record, in the order of a plan's records.
-fn ledgers(charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
+pub(super) fn ledgers(charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
     let mut owners: SmallVec<[(Fingerprint, &RuleName); 2]> = SmallVec::new();
     for charge in charges {
         let owner = (charge.subject, charge.rule);

@@ -83,6 +83,13 @@ impl Pair<'_> {
         assert_eq!(there.readings, here.readings);
     }
 
+    async fn reset(&self, charge: Charge<'_>) {
+        let set = ChargeSet::of_one(charge);
+        let there = self.shared.store().reset(&set).await;
+        there.expect("a server that answers");
+        self.memory.reset(&set).await.expect("memory");
+    }
+
     async fn counters_agree(&self, set: &ChargeSet<'_>) {
         let there = self.shared.store().inspect(set).await;
         let here = self.memory.inspect(set).await.expect("memory");
@@ -139,6 +146,10 @@ async fn history(shared: &Shared, seed: u64) {
             8 => {
                 let charge = counters[which].enforce(&limits[which], cost);
                 pair.charge(charge).await;
+            }
+            _ if dice.below(8) == 0 => {
+                let charge = counters[which].enforce(&limits[which], 1);
+                pair.reset(charge).await;
             }
             _ => pair.advance(dice.below(25)),
         }

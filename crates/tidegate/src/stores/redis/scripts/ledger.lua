@@ -1,20 +1,22 @@
 -- The members of a ledger: a state, `o` open or `r` come back, and what names one charge of a
 -- reservation:
 --
---   state 1, id 16, rate 1, tag 4, then the estimate, and the time of the charge and how long it lasts in
---   microseconds, 7 each
+--   state 1, id 16, rate 1, tag 4, then the estimate, and how long it lasts in microseconds, 7 each
 --
 -- The score of an open one is its end, of one that came back when it is forgotten: as long after its end
--- as it lasted.
+-- as it lasted. When it was charged follows from that and is no part of the name: limits in several slots
+-- are charged one after another, each at a time of its own, and whoever settles knows only the last.
+
+-- Where a member names its rate.
+local RATE_AT = 18
 
 -- The rate and tag of a limit, from its header.
 local function counter_of(limit)
   return string.sub(limit.head, 1, 1) .. string.sub(limit.head, 3, 6)
 end
 
-local function member_of(id, charge, charged, lasts)
-  local named = id .. counter_of(charge.limit)
-  return named .. struct.pack('<I7I7I7', charge.cost, charged, lasts)
+local function member_of(id, charge, lasts)
+  return id .. counter_of(charge.limit) .. struct.pack('<I7I7', charge.cost, lasts)
 end
 
 -- Notes that an estimate came back, unless that is forgotten already.

@@ -18,15 +18,17 @@ end
 -- Brings back what nobody settled in time. A counter that is now under another limit is left alone.
 local function bring_back(i)
   local ledger, key = KEYS[i], KEYS[count + i]
-  local ended = redis.call('ZRANGEBYSCORE', ledger, '-inf', now, 'LIMIT', 0, AT_ONCE)
+  local ended = redis.call('ZRANGEBYSCORE', ledger, '-inf', now, 'WITHSCORES', 'LIMIT', 0, AT_ONCE)
   if #ended == 0 then
     return
   end
   local bytes = redis.call('GET', key)
   local record = read_record(bytes)
-  for _, member in ipairs(ended) do
+  for at = 1, #ended, 2 do
+    local member = ended[at]
     if string.sub(member, 1, 1) == 'o' then
-      local estimate, charged, span = struct.unpack('<I7I7I7', member, 23)
+      local estimate, span = struct.unpack('<I7I7', member, 23)
+      local charged = tonumber(ended[at + 1]) - span
       for _, charge in ipairs(charges) do
         if charge.key == i and string.sub(member, 18, 22) == counter_of(charge.limit) then
           give_back(record, charge.limit, now, charged, estimate)
@@ -59,7 +61,7 @@ for _, charge in ipairs(charges) do
     local account, ledger = charge.account, KEYS[charge.key]
     local fresh = fresh_at(account.limit, account.state, account.tick) * account.limit.unit
     local matters = math.ceil(math.max(fresh, ends + lasts) / 1000000)
-    redis.call('ZADD', ledger, ends, 'o' .. member_of(id, charge, now, lasts))
+    redis.call('ZADD', ledger, ends, 'o' .. member_of(id, charge, lasts))
     redis.call('EXPIREAT', ledger, math.min(matters, LATEST), 'NX')
     redis.call('EXPIREAT', ledger, math.min(matters, LATEST), 'GT')
   end

@@ -1,12 +1,22 @@
 
 -- The rest of reset.lua, after what the scripts share.
 
-local forgotten = 0
-for i, key in ipairs(KEYS) do
+local function names(rates, rate)
+  return string.find(rates, rate, 1, true)
+end
+
+local count, forgotten = #KEYS / 2, 0
+for i = 1, count do
+  local ledger, key = KEYS[i], KEYS[count + i]
+  for _, member in ipairs(redis.call('ZRANGE', ledger, 0, -1)) do
+    if names(ARGV[i], string.sub(member, RATE_AT, RATE_AT)) then
+      redis.call('ZREM', ledger, member)
+    end
+  end
   local record, gone = read_record(redis.call('GET', key)), false
   for _, account in ipairs(record) do
     local limit, state = account.limit, account.state
-    if string.find(ARGV[i], string.char(limit.rate), 1, true) then
+    if names(ARGV[i], string.char(limit.rate)) then
       forgotten = forgotten + (fresh_at(limit, state, 0) * limit.unit > now and 1 or 0)
       gone = true
       if limit.kind == 'log' then

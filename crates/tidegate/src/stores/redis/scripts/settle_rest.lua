@@ -3,8 +3,8 @@
 
 local count = #KEYS / 2
 local id, used = ARGV[count + 2], ARGV[count + 5]
-local charged, lasts = tonumber(ARGV[count + 3]), tonumber(ARGV[count + 4])
-if used ~= '' and now >= charged + 2 * lasts then
+local latest, lasts = tonumber(ARGV[count + 3]), tonumber(ARGV[count + 4])
+if used ~= '' and now >= latest + 2 * lasts then
   return answer(now, -1, {})
 end
 local heads, records, found = {}, {}, {}
@@ -26,21 +26,24 @@ local function charge_more(charge, units)
   take(account, limit, state, tick)
 end
 
-local function bring_back(charge, units)
+local function bring_back(charge, charged, units)
   give_back(records[charge.key], charge.limit, now, charged, units)
 end
 
 local corrected, late = false, false
 for i, charge in ipairs(charges) do
-  local ledger, named = KEYS[charge.key], member_of(id, charge, charged, lasts)
+  local ledger, named = KEYS[charge.key], member_of(id, charge, lasts)
   local actual = used ~= '' and struct.unpack('<d', used, 8 * i - 7)
-  if redis.call('ZREM', ledger, 'o' .. named) == 1 then
+  local ends = redis.call('ZSCORE', ledger, 'o' .. named)
+  if ends then
+    local charged = tonumber(ends) - lasts
+    redis.call('ZREM', ledger, 'o' .. named)
     corrected = true
     if not actual then
-      bring_back(charge, charge.cost)
+      bring_back(charge, charged, charge.cost)
       mark_back(ledger, named, charged, lasts, now)
     elseif actual < charge.cost then
-      bring_back(charge, charge.cost - actual)
+      bring_back(charge, charged, charge.cost - actual)
     elseif actual > charge.cost then
       charge_more(charge, actual - charge.cost)
     end

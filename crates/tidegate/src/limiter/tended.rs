@@ -1,0 +1,183 @@
+//! What this node looks after of reservations: those that were made here, until their end, and
+//! settlements that the store does not know yet, until it does.
+//!
+//! Bounded, each kind by itself: settlements wait when the store is away, and must find room however many
+//! reservations are open then. Knows neither the store nor what is done about one.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use tidegate_core::units::Nanos;
+
+use crate::receipt::{Actual, Receipt};
+
+/// Reservations and settlements that are looked after, of each so many at most.
+const MOST: usize = 1 << 16;
+/// How many are looked after in one go.
+const AT_ONCE: usize = 1 << 12;
+
+/// A reservation that was made here, or a settlement that the store does not know yet.
+#[derive(Clone)]
+pub(super) struct Kept {
+    pub(super) receipt: Receipt,
+    /// When to do something about it, by the local clock, and when it no longer helps.
+    pub(super) due: Nanos,
+    pub(super) gives_up: Nanos,
+    /// What was used; nothing if nobody said.
+    pub(super) said: Option<Actual>,
+}
+
+/// All that is looked after.
+pub(super) struct Tended {
+    most: usize,
+    tables: Mutex<Tables>,
+}
+
+/// By the id of a reservation, which is in one of them.
+#[derive(Default)]
+struct Tables {
+    open: HashMap<u128, Kept>,
+    waiting: HashMap<u128, Kept>,
+}
+
+impl Default for Tended {
+    fn default() -> Self {
+        Tended::new(MOST)
+    }
+}
+
+impl Tended {
+    fn new(most: usize) -> Self {
+        Tended {
+            most,
+            tables: Mutex::default(),
+        }
+    }
+
+    /// Looks after one more. Whether there was room.
+    pub(super) fn keep(&self, kept: Kept) -> bool {
+        let mut tables = self.tables.lock();
+        let (id, said) = (kept.receipt.id(), kept.said.is_some());
+        let table = tables.of(&kept);
+        let room = table.len() < self.most || table.contains_key(&id);
+        if room {
+            table.insert(id, kept);
+        }
+        if room && said {
+            tables.open.remove(&id);
+        }
+        room
+    }
+
+    pub(super) fn forget(&self, id: u128) {
+        let mut tables = self.tables.lock();
+        tables.open.remove(&id);
+        tables.waiting.remove(&id);
+    }
+
+    /// Forgets one that was looked after, unless more has been said of it meanwhile.
+    pub(super) fn done(&self, kept: &Kept) {
+        let mut tables = self.tables.lock();
+        let (id, table) = (kept.receipt.id(), tables.of(kept));
+        if table.get(&id).is_some_and(|now| now.said == kept.said) {
+            table.remove(&id);
+        }
+    }
+
+    /// Those about which something is to be done now, settlements first; those that no longer matter are
+    /// gone. Whoever was named stands behind all others the next time: one that cannot be helped keeps
+    /// nobody from being named.
+    pub(super) fn due(&self, now: Nanos) -> Vec<Kept> {
+        let mut tables = self.tables.lock();
+        let Tables { open, waiting } = &mut *tables;
+        let mut due = named(waiting, now);
+        due.extend(named(open, now));
+        due
+    }
+}
+
+impl Tables {
+    fn of(&mut self, kept: &Kept) -> &mut HashMap<u128, Kept> {
+        match kept.said {
+            Some(_) => &mut self.waiting,
+            None => &mut self.open,
+        }
+    }
+}
+
+/// Those of a table that have been due for the longest. They are due anew after all that are due now.
+fn named(table: &mut HashMap<u128, Kept>, now: Nanos) -> Vec<Kept> {
+    table.retain(|_, kept| kept.gives_up > now);
+    let due = table.values_mut().filter(|kept| kept.due <= now);
+    let mut due: Vec<&mut Kept> = due.collect();
+    due.sort_unstable_by_key(|kept| kept.due);
+    let named = due.into_iter().take(AT_ONCE).map(|kept| {
+        kept.due = now.plus(Nanos::new(1));
+        kept.clone()
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Nanos = Nanos::from_secs(100);
+
+    fn kept(id: u128, due: Nanos, said: Option<u64>) -> Kept {
+        Kept {
+            receipt: Receipt::of_no_charge(id),
+            due,
+            gives_up: NOW.plus(NOW),
+            said: said.map(Actual::cost),
+        }
+    }
+
+    fn ids(tended: &Tended, now: Nanos) -> Vec<u128> {
+        let due = tended.due(now);
+        due.iter().map(|kept| kept.receipt.id()).collect()
+    }
+
+    #[test]
+    fn settlements_find_room_however_many_reservations_are_open() {
+        let tended = Tended::new(2);
+        let later = NOW.plus(Nanos::new(1));
+        assert!(tended.keep(kept(1, later, None)) && tended.keep(kept(2, later, None)));
+        assert!(!tended.keep(kept(3, later, None)));
+        assert!(tended.keep(kept(4, NOW, Some(5))) && tended.keep(kept(1, NOW, Some(5))));
+        assert!(!tended.keep(kept(5, NOW, Some(5))));
+        assert!(
+            tended.keep(kept(3, later, None)),
+            "the room of what was settled"
+        );
+        let mut waiting = ids(&tended, NOW);
+        waiting.sort_unstable();
+        assert_eq!(waiting, [1, 4]);
+    }
+
+    #[test]
+    fn what_was_said_meanwhile_is_not_forgotten() {
+        let tended = Tended::new(2);
+        tended.keep(kept(1, NOW, None));
+        let due = tended.due(NOW);
+        tended.keep(kept(1, NOW, Some(5)));
+        tended.done(&due[0]);
+        assert_eq!(ids(&tended, NOW), [1]);
+    }
+
+    /// Those that get no answer stay due. If they were named first each time, the rest never were.
+    #[test]
+    fn nobody_is_kept_from_being_named() {
+        let tended = Tended::default();
+        let all = AT_ONCE as u128 + 100;
+        for id in 0..all {
+            tended.keep(kept(id, NOW, None));
+        }
+        let mut named = ids(&tended, NOW);
+        assert_eq!(named.len(), AT_ONCE);
+        named.extend(ids(&tended, NOW.plus(Nanos::new(1))));
+        named.sort_unstable();
+        named.dedup();
+        assert_eq!(named.len() as u128, all);
+    }
+}

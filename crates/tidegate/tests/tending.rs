@@ -1,0 +1,148 @@
+//! Reservations that nobody settles, on a store of which one part does not answer.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use common::{START, request, rules};
+use tidegate::clock::ManualClock;
+use tidegate::stores::memory::MemoryStore;
+use tidegate::units::{Cost, Nanos};
+use tidegate::{Actual, Limiter, Policy, Secret, Settlement};
+use tidegate_core::store::{
+    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Seed,
+    Settle, Settled, Store, StoreError,
+};
+
+type Answer<T> = Result<T, StoreError>;
+
+const MINUTE: Nanos = Nanos::from_secs(60);
+/// Estimates of this size are in the part that can be away.
+const THERE: u64 = 7;
+
+/// A memory store that answers no settlement of such estimates while that part is away.
+struct Parted {
+    memory: MemoryStore<Arc<ManualClock>>,
+    away: AtomicBool,
+    under_way: AtomicUsize,
+    at_once: AtomicUsize,
+}
+
+impl Store for Parted {
+    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.memory.charge(set).await
+    }
+
+    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.memory.peek(set).await
+    }
+
+    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+        self.memory.refund(refund).await
+    }
+
+    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
+        self.memory.grant(charge).await
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.memory.force(set).await
+    }
+
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        self.memory.reserve(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        let under_way = 1 + self.under_way.fetch_add(1, Ordering::Relaxed);
+        self.at_once.fetch_max(under_way, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        let there = Cost::new(THERE) == Some(settle.set.charges[0].cost);
+        if there && self.away.load(Ordering::Relaxed) {
+            return Err(StoreError::Unavailable {
+                waited: Nanos::ZERO,
+                source: "away".into(),
+            });
+        }
+        self.memory.settle(settle).await
+    }
+
+    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
+        self.memory.seed(seeds).await
+    }
+
+    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.memory.hold(hold).await
+    }
+
+    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+        self.memory.renew(hold).await
+    }
+
+    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
+        self.memory.release(hold).await
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
+        self.memory.inspect(set).await
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
+        self.memory.reset(set).await
+    }
+}
+
+const RULES: &str = "
+version: 1
+rules:
+  - { name: here, by: user, unit: here, rate: 1000/hour, algorithm: fixed-window }
+  - { name: there, by: user, unit: there, rate: 1000/hour, algorithm: fixed-window }
+";
+
+async fn used(limiter: &Limiter<Parted>) -> (u64, u64) {
+    let standings = limiter.view().inspect(request("user=a")).await;
+    let standings = standings.expect("memory answers");
+    let of = |rule: &str| {
+        let of_rule = standings.iter().find(|found| found.rule == rule);
+        let inspection = of_rule.and_then(|found| found.inspection.as_ref());
+        inspection.map_or(0, |inspection| inspection.used)
+    };
+    (of("here"), of("there"))
+}
+
+#[tokio::test]
+async fn a_part_that_is_away_keeps_nobody_else_from_being_tended() {
+    let clock = Arc::new(ManualClock::at(START));
+    let store = Parted {
+        memory: MemoryStore::new(Arc::clone(&clock)),
+        away: AtomicBool::new(true),
+        under_way: AtomicUsize::new(0),
+        at_once: AtomicUsize::new(0),
+    };
+    let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
+    let limiter = Limiter::new(store, Policy::of(rules(RULES)), secret, clock.clone());
+    let mut tokens = Vec::new();
+    for _ in 0..40 {
+        for words in ["user=a here:5", "user=a there:7"] {
+            let reserved = limiter.reserve(request(words), MINUTE).await;
+            tokens.extend(reserved.expect("memory answers").token);
+        }
+    }
+    assert_eq!(used(&limiter).await, (200, 280));
+    let waits = limiter.settle(&tokens[1], &Actual::of("there", 3)).await;
+    assert_eq!(waits.expect("room"), Settlement::Waiting);
+    clock.advance(MINUTE);
+    limiter.tend_reservations().await;
+    assert_eq!(used(&limiter).await, (0, 280), "one part answers");
+    limiter.store().away.store(false, Ordering::Relaxed);
+    clock.advance(Nanos::from_secs(1));
+    limiter.tend_reservations().await;
+    assert_eq!(
+        used(&limiter).await,
+        (0, 3),
+        "what was used of the settled one"
+    );
+    assert!(limiter.store().at_once.load(Ordering::Relaxed) > 1);
+}
