@@ -356,6 +356,28 @@ fn a_counter_whose_place_is_taken_is_exact_until_it_is_free() {
     assert_eq!((bench.booked(&own), bench.booked(&other)), (19, 29));
 }
 
+/// Whoever came first had the place for half a lease, so new subjects without end kept every hot key from
+/// drawing anything.
+#[test]
+fn cold_counters_give_way_to_a_hot_one_at_once() {
+    let (bench, hot) = (Bench::with(1, 1), roomy(1));
+    for cold in 2..100 {
+        assert_eq!(bench.stream(&roomy(cold), 1, Nanos::ZERO), "e");
+    }
+    assert_eq!(bench.stream(&hot, 9, Nanos::ZERO), "eeeeeeeel");
+    assert_eq!(bench.stream(&roomy(2), 1, Nanos::ZERO), "e");
+    assert_eq!(bench.stream(&hot, 1, Nanos::ZERO), "l", "it stays");
+    // One that has been asked for and not answered stays too.
+    let (bench, asking) = (Bench::with(1, 1), roomy(1));
+    bench.till.behave(|manner| manner.way = MS(10));
+    bench.flood(&asking, 8);
+    bench.pass(MS(15));
+    bench.till.behave(|manner| manner.way = Nanos::ZERO);
+    assert_eq!(bench.stream(&roomy(2), 1, Nanos::ZERO), "e");
+    bench.pass(MS(5));
+    assert_eq!(bench.stream(&asking, 1, Nanos::ZERO), "l");
+}
+
 #[test]
 fn another_limit_of_the_same_counter_has_units_of_its_own() {
     let (bench, own) = (Bench::new(), roomy(1));
@@ -387,6 +409,17 @@ fn units_of_a_life_that_has_ended_are_used_but_not_given_back() {
     assert_eq!(bench.till.calls(), []);
     let facts = bench.lease.facts();
     assert_eq!((facts.returned, facts.lapsed, facts.held), (0, 6, 0));
+}
+
+#[test]
+fn units_are_returned_only_if_the_store_says_so() {
+    let (bench, own) = (Bench::new(), roomy(1));
+    bench.stream(&own, 9, Nanos::ZERO);
+    bench.till.behave(|manner| manner.lapses = true);
+    bench.pass(MS(60));
+    let facts = bench.lease.facts();
+    assert_eq!((facts.returned, facts.lapsed, facts.held), (0, 7, 0));
+    assert_eq!(bench.booked(&own), 16);
 }
 
 #[test]
@@ -473,6 +506,37 @@ fn draining_waits_for_what_has_been_asked_for() {
     let facts = bench.lease.facts();
     assert_eq!((facts.granted, facts.returned), (8, 8));
     assert_eq!(bench.booked(&own), 8);
+}
+
+/// The units of a request that was refused after everything had been given back were lost.
+#[test]
+fn draining_waits_for_requests_that_may_put_units_back() {
+    let (bench, own) = (Bench::new(), roomy(1));
+    let mut spec = leased(Algorithm::FixedWindow, 1, Nanos::from_secs(3_600));
+    spec.leased = None;
+    let exact = Own::new(2, &spec);
+    bench.stream(&exact, 1, Nanos::ZERO);
+    bench.stream(&own, 9, Nanos::ZERO);
+    let held = bench.lease.facts().held;
+    bench.till.behave(|manner| {
+        (manner.way, manner.life) = (MS(10), None); // nothing more is drawn meanwhile
+    });
+    let lease = bench.lease.clone();
+    let request = (own.clone(), exact.clone());
+    bench.sim.spawn(None, async move {
+        let (own, exact) = &request;
+        let mut set = own.set(held);
+        set.charges.push(exact.charge(1));
+        let outcome = lease.charge(&set).await;
+        assert!(!outcome.expect("a decision").admitted);
+    });
+    bench.pass(MS(5));
+    assert_eq!(bench.lease.facts().held, 0, "all is taken");
+    bench.till.behave(|manner| manner.life = Some(Life(1)));
+    bench.sim.block_on(bench.lease.give_back_all());
+    let facts = bench.lease.facts();
+    assert_eq!((facts.returned, facts.lapsed), (held, 0));
+    assert_eq!(bench.booked(&own), 9);
 }
 
 #[test]

@@ -68,6 +68,8 @@ pub(crate) struct Manner {
     pub(crate) life: Option<Life>,
     /// Whether charges fail.
     pub(crate) fails: bool,
+    /// Whether refunds come too late for it.
+    pub(crate) lapses: bool,
 }
 
 impl Till {
@@ -80,6 +82,7 @@ impl Till {
                 way: Nanos::ZERO,
                 life: Some(Life(1)),
                 fails: false,
+                lapses: false,
             }),
         }))
     }
@@ -142,6 +145,9 @@ impl Store for Till {
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
         let units = refund.set.charges.iter().map(|c| c.cost.get()).sum();
         self.note(Call::Refund(units));
+        if self.0.manner.lock().lapses {
+            return Ok(Refunded::Lapsed);
+        }
         self.trip(self.0.memory.refund(refund)).await
     }
 

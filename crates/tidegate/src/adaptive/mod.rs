@@ -13,6 +13,7 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 pub use self::gradient::Gradient;
+use crate::sweep::Sweep;
 
 /// Subjects with a limit of their own.
 const MOST_SUBJECTS: usize = 10_000;
@@ -22,7 +23,14 @@ const EVERYBODY_ELSE: Fingerprint = Fingerprint::new(0);
 
 /// The limits of this node.
 #[derive(Debug, Default)]
-pub(crate) struct Adaptive(Mutex<BTreeMap<u128, Line>>);
+pub(crate) struct Adaptive(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    lines: BTreeMap<u128, Line>,
+    /// When subjects are looked for that have nothing open.
+    sweep: Sweep,
+}
 
 /// What is open of one subject under one rule.
 #[derive(Debug)]
@@ -56,13 +64,14 @@ impl Adaptive {
         now: Nanos,
         until: Nanos,
     ) -> Taken {
-        let mut lines = self.0.lock();
-        let line = place(&mut lines, rule, subject, now);
+        let mut table = self.0.lock();
+        let line = table.place(rule, subject, now);
         line.open.retain(|_, open| open.until > now);
         let (open, limit) = (line.len(), line.gradient.limit());
         let granted = open < limit;
         if granted {
             line.open.insert(holder, Open { since: now, until });
+            table.sweep.note(until);
         }
         Taken {
             granted,
@@ -107,7 +116,7 @@ impl Adaptive {
     /// The lowest limit that any subject of each rule has now.
     pub(crate) fn limits(&self) -> BTreeMap<String, u32> {
         let mut limits = BTreeMap::new();
-        for line in self.0.lock().values() {
+        for line in self.0.lock().lines.values() {
             let limit = line.gradient.limit();
             let lowest = limits.entry(line.rule.as_str().to_owned()).or_insert(limit);
             *lowest = limit.min(*lowest);
@@ -122,9 +131,16 @@ impl Adaptive {
         subject: Fingerprint,
         mut with: impl FnMut(&mut Line) -> Option<T>,
     ) -> Option<T> {
-        let mut lines = self.0.lock();
+        let Table { lines, sweep } = &mut *self.0.lock();
         let places = [subject, EVERYBODY_ELSE].map(|subject| rule.counter(subject, 0));
-        places.iter().find_map(|place| with(lines.get_mut(place)?))
+        places.iter().find_map(|place| {
+            let line = lines.get_mut(place)?;
+            let found = with(line)?;
+            if line.open.is_empty() {
+                sweep.note(Nanos::ZERO); // it need not be waited for
+            }
+            Some(found)
+        })
     }
 }
 
@@ -134,28 +150,37 @@ impl Line {
     }
 }
 
-fn place<'l>(
-    lines: &'l mut BTreeMap<u128, Line>,
-    rule: &RuleName,
-    subject: Fingerprint,
-    now: Nanos,
-) -> &'l mut Line {
-    let mut counter = rule.counter(subject, 0);
-    if lines.len() >= MOST_SUBJECTS && !lines.contains_key(&counter) {
-        // What a subject with nothing open has learnt is the least to lose.
-        lines.retain(|_, line| {
+impl Table {
+    fn place(&mut self, rule: &RuleName, subject: Fingerprint, now: Nanos) -> &mut Line {
+        let mut counter = rule.counter(subject, 0);
+        if self.is_full() && !self.lines.contains_key(&counter) {
+            if self.sweep.due(self.lines.len(), MOST_SUBJECTS, now) {
+                self.drop_idle(now);
+            }
+            if self.is_full() {
+                counter = rule.counter(EVERYBODY_ELSE, 0);
+            }
+        }
+        self.lines.entry(counter).or_insert_with(|| Line {
+            rule: rule.clone(),
+            gradient: Gradient::default(),
+            open: BTreeMap::new(),
+        })
+    }
+
+    fn is_full(&self) -> bool {
+        self.lines.len() >= MOST_SUBJECTS
+    }
+
+    /// What a subject with nothing open has learnt is the least to lose.
+    fn drop_idle(&mut self, now: Nanos) {
+        self.lines.retain(|_, line| {
             line.open.retain(|_, open| open.until > now);
             !line.open.is_empty()
         });
-        if lines.len() >= MOST_SUBJECTS {
-            counter = rule.counter(EVERYBODY_ELSE, 0);
-        }
+        let left = self.lines.values().flat_map(|line| line.open.values());
+        self.sweep.done(left.map(|open| open.until), now);
     }
-    lines.entry(counter).or_insert_with(|| Line {
-        rule: rule.clone(),
-        gradient: Gradient::default(),
-        open: BTreeMap::new(),
-    })
 }
 
 #[cfg(test)]
@@ -181,6 +206,26 @@ mod tests {
     }
 
     #[test]
+    fn a_full_table_is_gone_through_only_when_something_has_ended() {
+        let (adaptive, rule) = (Adaptive::default(), RuleName::new("r"));
+        let due = |now| {
+            let table = adaptive.0.lock();
+            table.sweep.due(MOST_SUBJECTS, MOST_SUBJECTS, AT(now))
+        };
+        let take = |subject: u128| {
+            let whose = Fingerprint::new(subject);
+            adaptive.take(&rule, whose, subject, AT(0), AT(10_000))
+        };
+        for subject in 1..=u128::try_from(MOST_SUBJECTS).unwrap() + 1 {
+            assert!(take(subject).granted);
+        }
+        assert!(!due(9_999));
+        assert!(due(10_000));
+        adaptive.release(&rule, Fingerprint::new(7), 7, AT(500));
+        assert!(due(500), "one has nothing open any more");
+    }
+
+    #[test]
     fn the_table_is_bounded_and_what_does_not_fit_shares_a_limit() {
         let (adaptive, rule) = (Adaptive::default(), RuleName::new("r"));
         let subjects = u128::try_from(MOST_SUBJECTS).unwrap() + 100;
@@ -190,7 +235,7 @@ mod tests {
         };
         let granted = (0..subjects).filter(|s| take(*s, AT(0)).granted).count();
         assert_eq!(granted, MOST_SUBJECTS + 20);
-        assert_eq!(adaptive.0.lock().len(), MOST_SUBJECTS + 1);
+        assert_eq!(adaptive.0.lock().lines.len(), MOST_SUBJECTS + 1);
         let shared = Fingerprint::new(subjects - 99);
         adaptive.release(&rule, shared, shared.bits(), AT(1));
         assert!(take(subjects, AT(1)).granted, "one of the shared is free");

@@ -137,17 +137,25 @@ async fn attend<S: Store + 'static, R: Runtime>(keeper: Weak<Inner<S, R>>, runti
             }
             kept.slots.values().cloned().collect()
         };
-        for some in held.chunks(AT_ONCE) {
-            let renewing = some.iter().map(|holding| inner.renew(holding));
-            crate::resilience::join_all(renewing).await;
-        }
+        inner.renew_all(&held).await;
     }
 }
 
-/// Slots that are renewed at once.
-const AT_ONCE: usize = 64;
+/// Slots that are renewed at once: some 30,000 within two thirds of ten seconds where the store is 100 ms
+/// away, and an eighth of the calls that a guard lets be under way.
+const AT_ONCE: usize = 512;
 
 impl<S: Store + 'static, R: Runtime> Inner<S, R> {
+    /// In rows beside each other, so that one that waits holds up its own row alone.
+    async fn renew_all(&self, held: &[Arc<Holding>]) {
+        let rows = (0..AT_ONCE.min(held.len())).map(|first| async move {
+            for holding in held.iter().skip(first).step_by(AT_ONCE) {
+                self.renew(holding).await;
+            }
+        });
+        crate::resilience::join_all(rows).await;
+    }
+
     async fn renew(&self, holding: &Holding) {
         let (ticket, sent) = (&holding.ticket, self.runtime.now());
         let held = match self.limiter.renew(ticket).await {

@@ -11,6 +11,7 @@ use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
 use super::ticket::Ticket;
+use crate::sweep::Sweep;
 
 /// Tickets that are counted: what a node of many callers has open, and a few dozen megabytes.
 const MOST: usize = 250_000;
@@ -22,8 +23,8 @@ pub(super) struct Register(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     open: BTreeMap<u128, (Nanos, Vec<RuleName>)>,
-    /// How many there may be before those that have ended are looked for.
-    sweep_at: usize,
+    /// When those that have ended are looked for.
+    sweep: Sweep,
 }
 
 impl Register {
@@ -32,18 +33,20 @@ impl Register {
         if ticket.entries.is_empty() {
             return;
         }
-        let mut table = self.0.lock();
-        if let Some((known, _)) = table.open.get_mut(&ticket.holder) {
+        let Table { open, sweep } = &mut *self.0.lock();
+        if let Some((known, _)) = open.get_mut(&ticket.holder) {
             *known = until;
+            sweep.note(until);
             return;
         }
-        if table.open.len() >= table.sweep_at.min(MOST) {
-            table.open.retain(|_, (until, _)| *until > now);
-            table.sweep_at = (2 * table.open.len()).max(64);
+        if sweep.due(open.len(), MOST, now) {
+            open.retain(|_, (until, _)| *until > now);
+            sweep.done(open.values().map(|(until, _)| *until), now);
         }
-        if table.open.len() < MOST {
+        if open.len() < MOST {
             let rules = ticket.entries.iter().map(|entry| entry.rule.clone());
-            table.open.insert(ticket.holder, (until, rules.collect()));
+            open.insert(ticket.holder, (until, rules.collect()));
+            sweep.note(until);
         }
     }
 

@@ -59,7 +59,8 @@ impl Ticket {
         bytes.extend(self.lasts.get().to_be_bytes());
         for entry in &self.entries {
             let name = entry.rule.as_str().as_bytes();
-            bytes.extend(u16::try_from(name.len()).unwrap_or(0).to_be_bytes());
+            let length = u16::try_from(name.len()).expect("a rule is read with a short name");
+            bytes.extend(length.to_be_bytes());
             bytes.extend(name);
             bytes.extend(entry.subject.bits().to_be_bytes());
             bytes.push(match entry.place {

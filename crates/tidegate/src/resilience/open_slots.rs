@@ -11,6 +11,8 @@ use tidegate_core::store::{Held, Hold, Source, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
+use crate::sweep::Sweep;
+
 /// What this node knows of slots.
 pub(super) struct OpenSlots {
     table: Mutex<Table>,
@@ -21,8 +23,8 @@ pub(super) struct OpenSlots {
 struct Table {
     of: BTreeMap<u128, Owners>,
     slots: usize,
-    /// How many slots there may be before those that have ended are looked for everywhere.
-    sweep_at: usize,
+    /// When those that have ended are looked for everywhere.
+    sweep: Sweep,
 }
 
 /// The slots of one subject under one rule.
@@ -188,10 +190,11 @@ impl Table {
         let own = slots.and_then(|slots| slots.iter_mut().find(|slot| slot.holder == holder));
         if let Some(own) = own {
             (own.until, own.known) = (until, known);
+            self.sweep.note(until);
             return true;
         }
-        if self.slots >= self.sweep_at.min(most) {
-            self.sweep(now);
+        if self.sweep.due(self.slots, most, now) {
+            self.drop_ended(now);
         }
         if self.slots >= most {
             return false;
@@ -208,6 +211,7 @@ impl Table {
             known,
         });
         self.slots += 1;
+        self.sweep.note(until);
         true
     }
 
@@ -224,14 +228,14 @@ impl Table {
         }
     }
 
-    /// Drops what has ended. The next time is when there are twice as many: a slot pays for its own.
-    fn sweep(&mut self, now: Nanos) {
+    fn drop_ended(&mut self, now: Nanos) {
         self.of.retain(|_, owners| {
             owners.slots.retain(|slot| slot.until > now);
             !owners.slots.is_empty()
         });
         self.slots = self.of.values().map(|owners| owners.slots.len()).sum();
-        self.sweep_at = (2 * self.slots).max(64);
+        let left = self.of.values().flat_map(|owners| &owners.slots);
+        self.sweep.done(left.map(|slot| slot.until), now);
     }
 
     fn news(
@@ -325,6 +329,19 @@ mod tests {
         assert!(late.is_some_and(|held| !held.granted && held.open == 0));
         slots.given(&hold(&rule, 2), AT(0));
         assert_eq!(slots.renew(&hold(&rule, 2), AT(10)), None);
+    }
+
+    /// Every call went through all of a full table, under the lock of all.
+    #[test]
+    fn a_full_table_is_gone_through_only_when_something_has_ended() {
+        let (slots, rule) = (OpenSlots::new(100), RuleName::new("r"));
+        let due = |now| slots.table.lock().sweep.due(100, 100, now);
+        for holder in 0..100 {
+            assert!(slots.take(&hold(&rule, holder), 1_000, AT(5)).granted);
+        }
+        assert!(!slots.take(&hold(&rule, 100), 1_000, AT(6)).granted);
+        assert!(!due(AT(14)));
+        assert!(due(AT(15)));
     }
 
     #[test]

@@ -34,8 +34,8 @@ impl<'a> Split<'a> {
     }
 
     /// One outcome of both halves, each with one reading per charge of its own. Its time is the earlier
-    /// one, so that a refund gives back no more than either would; of a refusal, that of who refused. It was decided by who refused, and
-    /// if nobody did, by what is the least sure.
+    /// one, so that a refund gives back no more than either would; of a refusal, that of who refused. It
+    /// was decided by who refused, and if nobody did, by what is the least sure.
     pub(super) fn merge(&self, here: Outcome, rest: Outcome) -> Outcome {
         let source = match (here.admitted, rest.admitted) {
             (false, _) => here.source,

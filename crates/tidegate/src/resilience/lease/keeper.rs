@@ -8,11 +8,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidegate_core::store::{ChargeSet, Refund};
+use tidegate_core::store::{ChargeSet, Refund, Refunded};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::place::Unused;
-use super::{Inner, Lender};
+use super::{Inner, Lender, UnderWay};
 use crate::resilience::deadline::within;
 use crate::resilience::join::join_all;
 use crate::runtime::Runtime;
@@ -49,7 +49,7 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
         while let Some(due) = self.next_due() {
             let now = self.runtime.now();
             self.runtime.sleep(due.since(now).clamp(SHORT, LOOK)).await;
-            self.give_back_soon(self.unused());
+            self.give_back_unused();
         }
     }
 
@@ -90,15 +90,16 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
         places.map(|at| self.places[*at].lock().held()).sum()
     }
 
-    fn give_back_soon(self: &Arc<Self>, unused: Vec<Unused>) {
+    /// Gives back what is not to be used any more, beside the keeper.
+    fn give_back_unused(self: &Arc<Self>) {
+        // Begun before they are taken out: in between they would be neither held nor under way.
+        let under_way = UnderWay::begin(self);
+        let unused = self.unused();
         if unused.is_empty() {
             return;
         }
-        let inner = Arc::clone(self);
-        self.returning.fetch_add(1, Ordering::AcqRel);
         self.runtime.spawn(async move {
-            inner.give_back(unused).await;
-            inner.returning.fetch_sub(1, Ordering::AcqRel);
+            under_way.0.give_back(unused).await;
         });
     }
 
@@ -119,23 +120,24 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
             until: charge.limit.lease_until(grant.at).plus(REMEMBERED),
             set: ChargeSet::of_one(charge),
         };
-        let sent = same_life && self.store.refund(&refund).await.is_ok();
+        // Any other answer has changed nothing.
+        let done = same_life && matches!(self.store.refund(&refund).await, Ok(Refunded::Done));
         let tally = &self.tally;
-        match sent {
+        match done {
             true => tally.returned.fetch_add(grant.units, Ordering::Relaxed),
             false => tally.lapsed.fetch_add(grant.units, Ordering::Relaxed),
         };
     }
 
-    /// Gives back everything, what is being asked for among it.
+    /// Gives back everything: what is being asked for too, and what requests put back that are not decided
+    /// yet.
     pub(super) async fn give_back_all(self: &Arc<Self>) {
-        self.drained.store(true, Ordering::Release);
+        self.drained.store(true, Ordering::SeqCst);
         let giving = pin!(async {
             loop {
                 self.give_back(self.take_all()).await;
-                let under_way =
-                    self.asking.load(Ordering::Acquire) + self.returning.load(Ordering::Acquire);
-                if under_way == 0 && self.held() == 0 {
+                // In this order: what was under way may be held now.
+                if self.under_way.load(Ordering::SeqCst) == 0 && self.held() == 0 {
                     return;
                 }
                 self.runtime.sleep(SHORT).await;

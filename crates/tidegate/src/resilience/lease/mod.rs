@@ -51,10 +51,10 @@ struct Inner<S, R> {
     runtime: R,
     places: Box<[Mutex<Place>]>,
     tended: Mutex<Tended>,
-    /// Questions for more units that are under way, and refunds.
-    asking: AtomicUsize,
-    returning: AtomicUsize,
-    /// Whether nothing is drawn any more.
+    /// Questions for more units, refunds, and requests that may yet put units back.
+    under_way: AtomicUsize,
+    /// Whether nothing is drawn or used any more. Read by who is under way already, so that who sets it
+    /// and then finds nothing under way has missed nothing.
     drained: AtomicBool,
     tally: Tally,
 }
@@ -83,17 +83,40 @@ pub struct LeaseFacts {
     pub held: u64,
 }
 
+/// Something that giving everything back waits for, until this is dropped.
+struct UnderWay<S, R>(Arc<Inner<S, R>>);
+
+impl<S, R> UnderWay<S, R> {
+    fn begin(inner: &Arc<Inner<S, R>>) -> Self {
+        inner.under_way.fetch_add(1, Ordering::SeqCst);
+        UnderWay(Arc::clone(inner))
+    }
+}
+
+impl<S, R> Drop for UnderWay<S, R> {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// Units taken for the charges of one set that are decided here, in order, and from which places.
 type Takings = SmallVec<[(usize, Taken); 2]>;
 
 /// How far a set is decided by what is held here.
-enum Decided<'a> {
+enum Decided<'a, S, R> {
     /// Not at all: it goes to the store as it is.
     Nowhere,
     /// As far as it can be; the rest goes to the store.
-    Partly(Box<Split<'a>>, Takings),
+    Partly(Box<Part<'a, S, R>>),
     /// Entirely.
     Here(Outcome),
+}
+
+/// A set that is decided here in part: what was taken for that goes back if the rest is refused.
+struct Part<'a, S, R> {
+    split: Split<'a>,
+    takings: Takings,
+    under_way: UnderWay<S, R>,
 }
 
 impl<S, R> Clone for Lease<S, R> {
@@ -110,8 +133,7 @@ impl<S: Lender + 'static, R: Runtime> Lease<S, R> {
             runtime,
             places: (0..most.max(1)).map(|_| Mutex::default()).collect(),
             tended: Mutex::default(),
-            asking: AtomicUsize::new(0),
-            returning: AtomicUsize::new(0),
+            under_way: AtomicUsize::new(0),
             drained: AtomicBool::new(false),
             tally: Tally::default(),
         }))
@@ -160,8 +182,13 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
     }
 
     /// Decides what can be decided by what is held. All leased charges of a set are, or none.
-    fn decide<'a>(self: &Arc<Self>, set: &ChargeSet<'a>) -> Decided<'a> {
+    fn decide<'a>(self: &Arc<Self>, set: &ChargeSet<'a>) -> Decided<'a, S, R> {
         if !set.charges.iter().any(is_leased) {
+            return Decided::Nowhere;
+        }
+        // What is taken for the only charge of a set never goes back.
+        let under_way = (set.charges.len() > 1).then(|| UnderWay::begin(self));
+        if self.drained.load(Ordering::SeqCst) {
             return Decided::Nowhere;
         }
         let now = self.runtime.now();
@@ -179,9 +206,13 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
                 .refuse(set, now)
                 .map_or(Decided::Nowhere, Decided::Here);
         }
-        match takings.len() == set.charges.len() {
-            true => Decided::Here(outcome(&takings, |_, taken| taken.reading)),
-            false => Decided::Partly(Box::new(Split::of(set, is_leased)), takings),
+        match under_way.filter(|_| takings.len() < set.charges.len()) {
+            None => Decided::Here(outcome(&takings, |_, taken| taken.reading)),
+            Some(under_way) => Decided::Partly(Box::new(Part {
+                split: Split::of(set, is_leased),
+                takings,
+                under_way,
+            })),
         }
     }
 
@@ -227,11 +258,7 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
                 true => place.take(charge.cost, now),
                 false => None,
             };
-            let ask = match self.drained.load(Ordering::Acquire) {
-                true => None,
-                false => place.ask(charge, now),
-            };
-            (taken, ask)
+            (taken, place.ask(charge, now))
         };
         if let Some(ask) = ask {
             self.draw_soon(at, ask);
@@ -252,10 +279,14 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
     fn settle(
         self: &Arc<Self>,
         set: &ChargeSet<'_>,
-        split: &Split<'_>,
-        takings: Takings,
+        part: Part<'_, S, R>,
         rest: Outcome,
     ) -> Outcome {
+        let Part {
+            split,
+            takings,
+            under_way: _until_they_are_back,
+        } = part;
         if rest.admitted {
             return split.merge(outcome(&takings, |_, taken| taken.reading), rest);
         }
@@ -268,11 +299,12 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
 
     /// Asks for more units, beside the requests.
     fn draw_soon(self: &Arc<Self>, at: usize, ask: Ask) {
-        let inner = Arc::clone(self);
-        self.asking.fetch_add(1, Ordering::AcqRel);
+        let under_way = UnderWay::begin(self);
+        if self.drained.load(Ordering::SeqCst) {
+            return; // and is not asked again: nobody draws any more
+        }
         self.runtime.spawn(async move {
-            inner.draw(at, &ask).await;
-            inner.asking.fetch_sub(1, Ordering::AcqRel);
+            under_way.0.draw(at, &ask).await;
         });
     }
 

@@ -1,8 +1,8 @@
 //! What this node holds in advance of one counter: a pure state machine, times go in.
 //!
 //! Kept true: a unit is in one grant or taken, never both, and what was taken or asked for before a reset
-//! is void. A place belongs to one counter under one limit (`tenant`) until it holds nothing and nobody
-//! has asked for a while.
+//! is void. A place belongs to one counter under one limit (`tenant`) while that holds something, or is
+//! asked for often enough to.
 
 use std::sync::Arc;
 
@@ -47,7 +47,8 @@ impl Place {
     /// cost is more than may be held, it is simply for the store.
     pub(super) fn arrive(&mut self, charge: &Charge<'_>, now: Nanos) -> bool {
         if !self.is_of(charge) {
-            let taken = self.tenant.as_ref().is_some_and(|tenant| !tenant.left(now));
+            let tenant = self.tenant.as_ref();
+            let taken = tenant.is_some_and(|tenant| !tenant.gives_way(now));
             let tenant = match taken {
                 true => None,
                 false => Tenant::new(charge, now),

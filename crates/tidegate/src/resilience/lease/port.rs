@@ -8,7 +8,7 @@ use tidegate_core::store::{
 };
 use tidegate_core::units::Nanos;
 
-use super::{Decided, Lease, Lender, is_leased};
+use super::{Decided, Lease, Lender, Part, is_leased};
 use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
@@ -18,14 +18,17 @@ impl<S: Lender + 'static, R: Runtime> Lease<S, R> {
     fn settled(
         &self,
         set: &ChargeSet<'_>,
-        decided: Decided<'_>,
+        decided: Decided<'_, S, R>,
         answer: Answer<Outcome>,
     ) -> Answer<Outcome> {
         match (decided, answer) {
-            (Decided::Partly(split, takings), Ok(rest)) => {
-                Ok(self.0.settle(set, &split, takings, rest))
-            }
-            (Decided::Partly(_, takings), Err(error)) => {
+            (Decided::Partly(part), Ok(rest)) => Ok(self.0.settle(set, *part, rest)),
+            (Decided::Partly(part), Err(error)) => {
+                let Part {
+                    takings,
+                    under_way: _until_they_are_back,
+                    ..
+                } = *part;
                 self.0.put_back(takings);
                 Err(error)
             }
@@ -34,13 +37,13 @@ impl<S: Lender + 'static, R: Runtime> Lease<S, R> {
     }
 }
 
-impl<'a> Decided<'a> {
+impl<'a, S, R> Decided<'a, S, R> {
     /// What the store is to be asked of a set, if anything.
     fn asks<'s>(&'s self, set: &'s ChargeSet<'a>) -> Option<&'s ChargeSet<'a>> {
         match self {
             Decided::Here(_) => None,
             Decided::Nowhere => Some(set),
-            Decided::Partly(split, _) => split.rest(),
+            Decided::Partly(part) => part.split.rest(),
         }
     }
 }
@@ -58,7 +61,7 @@ impl<S: Lender + 'static, R: Runtime> Store for Lease<S, R> {
 
     /// What the store must be asked is asked together.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
-        let decided: Vec<Decided<'_>> = sets.iter().map(|set| self.0.decide(set)).collect();
+        let decided: Vec<Decided<'_, S, R>> = sets.iter().map(|set| self.0.decide(set)).collect();
         let asked = decided.iter().zip(sets);
         let asked: Vec<&ChargeSet<'_>> = asked.filter_map(|(d, set)| d.asks(set)).collect();
         let answers = match asked.is_empty() {

@@ -105,9 +105,15 @@ impl Tenant {
         now >= self.used.plus(self.ahead)
     }
 
-    /// Whether another may have its place.
-    pub(super) fn left(&self, now: Nanos) -> bool {
-        self.idle(now) && self.grants.is_empty() && !self.asked
+    /// Whether another may have its place. One that is asked for too seldom to draw anything gives way at
+    /// once: else all places would be taken by cold counters for as long as a node plans ahead.
+    pub(super) fn gives_way(&self, now: Nanos) -> bool {
+        let has_none = self.grants.is_empty() && !self.asked;
+        has_none && (self.idle(now) || !self.busy())
+    }
+
+    fn busy(&self) -> bool {
+        self.pace.requests() >= WORTH_IT
     }
 
     /// Units held, those that have ended among them.
@@ -184,10 +190,9 @@ impl Tenant {
     /// How many units more are wanted, once half of the last ones is used or they are fewer than a request
     /// costs.
     pub(super) fn wants(&self, cost: u64, now: Nanos) -> Option<Cost> {
-        let busy = self.pace.requests() >= WORTH_IT;
         let ready = self.ready(now);
         let low = ready <= self.last / 2 || ready < cost;
-        if self.asked || !busy || !low || now < self.rests_until {
+        if self.asked || !self.busy() || !low || now < self.rests_until {
             return None;
         }
         let room = self.most.saturating_sub(self.held());
