@@ -57,7 +57,12 @@ fn settle(client: &mut Client, token: &str, used: u64) -> Value {
 
 /// What ada has used, as the store has it.
 fn used(node: &Server) -> u64 {
-    let found = node.admin_post("/v1/subjects", r#"{"attributes": {"user": "ada"}}"#);
+    used_by(node, "ada")
+}
+
+fn used_by(node: &Server, user: &str) -> u64 {
+    let who = json!({"attributes": {"user": user}}).to_string();
+    let found = node.admin_post("/v1/subjects", &who);
     let found = found.json();
     let limit = &found["limits"][0];
     limit["used"].as_u64().unwrap_or_else(|| panic!("{found}"))
@@ -252,17 +257,20 @@ fn a_settlement_waits_for_a_store_that_is_away() {
     let url = format!("redis://{}", proxy.address());
     let node = node(1_000, &url, "300");
     let mut client = node.client();
-    let mut reserved = String::new();
+    // Each try is another user: what a try without the store owes is charged later.
+    let (mut tries, mut user, mut reserved) = (0, String::new(), String::new());
     until("a reservation in the store", || {
-        let reply = reserve(&mut client, 100, 600_000);
+        tries += 1;
+        user = format!("user{tries}");
+        let reply = client.post("/v1/reserve", &body(&user, 100, 600_000));
         reserved = token(&reply);
         reply.json()["source"] == "exact"
     });
-    let before = used(&node);
+    assert_eq!(used_by(&node, &user), 100);
     proxy.set(Fault::Closed);
     assert_eq!(settle(&mut client, &reserved, 40), "waiting");
     proxy.set(Fault::None);
-    until("the settlement", || used(&node) + 60 == before);
+    until("the settlement", || used_by(&node, &user) == 40);
     assert_eq!(settle(&mut client, &reserved, 40), "already");
     assert_eq!(node.metric("tidegate_panics_total"), 0);
 }
