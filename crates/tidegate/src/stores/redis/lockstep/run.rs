@@ -16,6 +16,7 @@ use super::wire::Wire;
 use crate::stores::redis::books::Intent;
 use crate::stores::redis::plan::{Manner, Plan};
 use crate::stores::redis::record;
+use crate::stores::redis::reservations::ledgers;
 use crate::stores::redis::scripts::{self, Script};
 
 /// A charge: which rule, which rate, which limit of the pool, up to how much of that, what it costs, and
@@ -217,7 +218,8 @@ impl Run {
                     })
                     .collect();
                 let hash = self.hashes.of(scripts::RESET).to_vec();
-                self.send_raw(&hash, &plan.keys, &rates, subject.now);
+                let keys = [ledgers(&set.charges), plan.keys.to_vec()].concat();
+                self.send_raw(&hash, &keys, &rates, subject.now);
                 Expect::Number(forgotten)
             }
             _ => {
