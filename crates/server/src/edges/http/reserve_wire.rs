@@ -15,6 +15,9 @@ use super::wire::{BLANK, BadInput, read};
 /// How long a reservation lasts that does not say: longer than most calls to a language model take.
 const USUAL: Nanos = Nanos::from_secs(60);
 
+/// Of nothing nothing is charged, and then nothing when it is settled: whoever estimates 0 would have no limit.
+const NO_ESTIMATE: &str = "an estimate is 1 or more";
+
 /// A reservation as asked.
 #[derive(Clone, Debug)]
 pub(super) struct Reserving<'a> {
@@ -93,10 +96,17 @@ impl<'de> Visitor<'de> for ReserveSeed<'_> {
                 1 => {
                     request.cost = Cost::new(map.next_value_seed(Whole)?);
                     if request.cost.is_none() {
-                        return Err(A::Error::custom("an estimate is 1 or more"));
+                        return Err(A::Error::custom(NO_ESTIMATE));
                     }
                 }
-                2 => request.costs = charged(map.next_value_seed(Costs(trace))?),
+                2 => {
+                    let costs = map.next_value_seed(Costs(trace))?;
+                    if let Some((unit, _)) = costs.iter().find(|(_, units)| *units == 0) {
+                        trace.inside(unit);
+                        return Err(A::Error::custom(NO_ESTIMATE));
+                    }
+                    request.costs = charged(costs);
+                }
                 _ => lasts = span(map.next_value_seed(Whole)?).map_err(A::Error::custom)?,
             }
             trace.at("");
@@ -194,6 +204,10 @@ mod tests {
             ("", ": EOF"),
             ("[]", ": invalid type: sequence"),
             (r#"{"cost": 0}"#, "cost: an estimate is 1 or more"),
+            (
+                r#"{"costs": {"t": 1, "tokens": 0}}"#,
+                "costs.tokens: an estimate is 1 or more",
+            ),
             (r#"{"expires_ms": 0}"#, "expires_ms: a reservation lasts 1"),
             (
                 r#"{"expires_ms": 3600001}"#,
