@@ -16,4 +16,5 @@ pub mod rules;
 mod siphash;
 pub mod store;
 pub mod subject;
+pub mod sweep;
 pub mod units;

@@ -43,7 +43,6 @@ pub mod resilience;
 pub mod runtime;
 mod secret;
 pub mod stores;
-mod sweep;
 mod throttle;
 
 pub use adaptive::Gradient;

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use super::{Charge, Kept, Outcome, Reserve, Settle, Used};
+use crate::sweep::Sweep;
 use crate::units::{Cost, Nanos};
 
 /// Reservations by counter.
@@ -15,15 +16,8 @@ pub struct Ledger {
     entries: HashMap<u128, Vec<Entry>>,
     count: usize,
     most: usize,
-    /// No entry is forgotten before.
-    earliest: Nanos,
-    /// When those that can be forgotten were last looked for.
-    swept: Nanos,
+    sweep: Sweep,
 }
-
-/// To look for those that can be forgotten takes as long as there are many, so a full ledger does it no
-/// more often than this: else whoever fills it would make every call that long.
-const SWEEP_EVERY: Nanos = Nanos::from_secs(1);
 
 /// One charge of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,31 +65,27 @@ impl Ledger {
             entries: HashMap::new(),
             count: 0,
             most,
-            earliest: Nanos::MAX,
-            swept: Nanos::ZERO,
+            sweep: Sweep::default(),
         }
     }
 
-    /// Whether a reservation finds room. If need be, those that can no longer be settled make it, at the
-    /// latest a second after their end.
+    /// Whether a reservation finds room. If need be, those that can no longer be settled make it.
     pub fn has_room(&mut self, reserve: &Reserve<'_>, now: Nanos) -> bool {
-        let more = reserve.set.charges.len();
-        let full = self.count + more > self.most;
-        if full && now >= self.earliest && now.since(self.swept) >= SWEEP_EVERY {
-            self.sweep(now);
+        let wanted = reserve.set.charges.len();
+        if self.sweep.due(self.count + wanted, self.most, now) {
+            self.forget_ended(now);
         }
-        self.count + more <= self.most
+        self.count + wanted <= self.most
     }
 
-    fn sweep(&mut self, now: Nanos) {
+    fn forget_ended(&mut self, now: Nanos) {
         self.entries.retain(|_, entries| {
             entries.retain(|entry| entry.forgotten_at() > now);
             !entries.is_empty()
         });
         self.count = self.entries.values().map(Vec::len).sum();
-        let ends = self.entries.values().flatten().map(Entry::forgotten_at);
-        self.earliest = ends.min().unwrap_or(Nanos::MAX);
-        self.swept = now;
+        let left = self.entries.values().flatten();
+        self.sweep.done(left.map(Entry::forgotten_at), now);
     }
 
     /// Notes a reservation that was admitted: what was charged for it.
@@ -116,7 +106,7 @@ impl Ledger {
             lasts: reserve.lasts,
             back: false,
         };
-        self.earliest = self.earliest.min(entry.forgotten_at());
+        self.sweep.note(entry.forgotten_at());
         self.entries
             .entry(charge.counter())
             .or_default()
@@ -198,7 +188,8 @@ impl Ledger {
         if let Some(entries) = self.entries.remove(&counter) {
             self.count -= entries.len();
             to.count += entries.len();
-            to.earliest = to.earliest.min(self.earliest);
+            let ends = entries.iter().map(Entry::forgotten_at);
+            ends.for_each(|end| to.sweep.note(end));
             to.entries.entry(counter).or_default().extend(entries);
         }
     }
@@ -255,26 +246,6 @@ mod tests {
                 "twice as long as it lasted"
             );
             assert_eq!(ledger.count, 2);
-        });
-    }
-
-    /// Whoever fills it must not make every call go through all of it.
-    #[test]
-    fn a_full_ledger_is_gone_through_when_that_may_help_and_once_a_second_at_most() {
-        with_reserve(|mut reserve| {
-            let mut ledger = full(&mut reserve);
-            let at = |millis| START.plus(Nanos::from_millis(millis));
-            for millis in [1, 5_000, 9_999] {
-                assert!(!ledger.has_room(&reserve, at(millis)));
-                assert_eq!(ledger.swept, Nanos::ZERO, "nothing can have ended");
-            }
-            assert!(ledger.has_room(&reserve, at(19_500)));
-            reserve.lasts = Nanos::from_millis(100);
-            let charge = reserve.set.charges[0].clone();
-            ledger.enter(&reserve, &charge, at(19_500));
-            assert!(!ledger.has_room(&reserve, at(20_400)), "just looked");
-            assert!(ledger.has_room(&reserve, at(20_500)));
-            assert_eq!(ledger.count, 0);
         });
     }
 }

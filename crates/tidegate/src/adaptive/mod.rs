@@ -13,7 +13,7 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 pub use self::gradient::Gradient;
-use crate::sweep::Sweep;
+use tidegate_core::sweep::Sweep;
 
 /// Subjects with a limit of their own.
 const MOST_SUBJECTS: usize = 10_000;

@@ -11,7 +11,7 @@ use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
 use super::ticket::Ticket;
-use crate::sweep::Sweep;
+use tidegate_core::sweep::Sweep;
 
 /// Tickets that are counted: what a node of many callers has open, and a few dozen megabytes.
 const MOST: usize = 250_000;

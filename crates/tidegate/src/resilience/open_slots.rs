@@ -11,7 +11,7 @@ use tidegate_core::store::{Held, Hold, Source, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
-use crate::sweep::Sweep;
+use tidegate_core::sweep::Sweep;
 
 /// What this node knows of slots.
 pub(super) struct OpenSlots {

@@ -4,7 +4,7 @@
 //! left, or full; never before something in it has ended, and not again at once. So whoever fills it with
 //! what lasts long makes nobody else go through it with every call. Knows no table; time is injected.
 
-use tidegate_core::units::Nanos;
+use crate::units::Nanos;
 
 /// The shortest time between two. A table of some 100,000 takes some milliseconds.
 const PAUSE: Nanos = Nanos::from_millis(100);
@@ -13,8 +13,8 @@ const PAUSE: Nanos = Nanos::from_millis(100);
 const SMALL: usize = 64;
 
 /// Nothing is known of the entries at first, so any of them may have ended.
-#[derive(Debug, Default)]
-pub(crate) struct Sweep {
+#[derive(Clone, Debug, Default)]
+pub struct Sweep {
     /// How many entries there may be before.
     at: usize,
     /// No entry ends before.
@@ -24,18 +24,18 @@ pub(crate) struct Sweep {
 
 impl Sweep {
     /// Whether a table of `len` entries, `most` at most, is to be gone through.
-    pub(crate) fn due(&self, len: usize, most: usize, now: Nanos) -> bool {
+    pub fn due(&self, len: usize, most: usize, now: Nanos) -> bool {
         let large = len >= self.at.max(SMALL).min(most);
         large && now >= self.first_end && now >= self.rests_until
     }
 
     /// An entry was written that ends at `end`.
-    pub(crate) fn note(&mut self, end: Nanos) {
+    pub fn note(&mut self, end: Nanos) {
         self.first_end = self.first_end.min(end);
     }
 
     /// The table was gone through, and these are the ends of what is left in it.
-    pub(crate) fn done(&mut self, ends: impl Iterator<Item = Nanos>, now: Nanos) {
+    pub fn done(&mut self, ends: impl Iterator<Item = Nanos>, now: Nanos) {
         let (mut left, mut first_end) = (0, Nanos::MAX);
         for end in ends {
             left += 1;
