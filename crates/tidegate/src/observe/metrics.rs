@@ -1,4 +1,4 @@
-//! All series of the process, and the page they are shown on.
+//! All series of the process; `page` shows them.
 //!
 //! The series of a rule are made when rules load and found again by name, so a reload loses no
 //! count. Kept true: no more than [`Metrics::RULES`] rules have series of their own; the rest count
@@ -13,18 +13,14 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tidegate_core::event::ReservationStep;
 use tidegate_core::request::Edge;
-use tidegate_core::store::Source;
 
 use super::counting::Loaded;
-use super::exposition::{Exposition, Kind};
 use super::histogram::Histogram;
-use super::process;
-use super::series::{Counter, Gauge, Outcome, RuleSeries};
-use super::store::StoreFacts;
+use super::series::{Counter, Gauge, RuleSeries};
 use crate::limiter::OpenRequests;
 
 /// The statuses answers are counted by; anything else is `other`.
-const STATUSES: [u16; 15] = [
+pub(super) const STATUSES: [u16; 15] = [
     200, 400, 401, 403, 404, 405, 408, 410, 413, 421, 422, 429, 431, 500, 503,
 ];
 
@@ -38,11 +34,11 @@ pub struct Metrics {
     other: Arc<RuleSeries>,
     /// Charges without a rule, by family. There are as many as the program has names for.
     families: ArcSwap<Vec<Arc<RuleSeries>>>,
-    rules_dropped: Gauge,
+    pub(super) rules_dropped: Gauge,
     /// The series of the rules in force, by position.
     pub(super) loaded: ArcSwapOption<Loaded>,
-    durations: [CachePadded<Histogram>; Edge::ALL.len()],
-    answers: [[Counter; STATUSES.len() + 1]; Edge::ALL.len()],
+    pub(super) durations: [CachePadded<Histogram>; Edge::ALL.len()],
+    pub(super) answers: [[Counter; STATUSES.len() + 1]; Edge::ALL.len()],
     /// What became of reservations.
     pub(super) reservations: [Counter; ReservationStep::ALL.len()],
     /// Connections open now.
@@ -62,7 +58,7 @@ pub struct Metrics {
     /// How the rules were last loaded.
     pub reload: Reload,
     /// What is open under each rule that limits it.
-    open: Mutex<Vec<OpenRequests>>,
+    pub(super) open: Mutex<Vec<OpenRequests>>,
 }
 
 /// How loading the rules went.
@@ -213,23 +209,8 @@ impl Metrics {
         *self.open.lock() = open;
     }
 
-    /// Writes the page.
-    pub fn expose(&self, version: &str, store: &StoreFacts) -> String {
-        let mut page = Exposition::default();
-        self.expose_decisions(&mut page);
-        self.expose_open(&mut page);
-        self.expose_reservations(&mut page);
-        self.expose_answers(&mut page);
-        self.expose_log(&mut page);
-        self.expose_reload(&mut page);
-        store.expose(&mut page);
-        page.family("tidegate_build_info", Kind::Gauge, "The version that runs.")
-            .sample(&[("version", version)], 1);
-        process::expose(&mut page);
-        page.finish()
-    }
-
-    fn all(&self) -> Vec<Arc<RuleSeries>> {
+    /// Every series there is, those of rules last.
+    pub(super) fn all(&self) -> Vec<Arc<RuleSeries>> {
         let known = self.rules.lock();
         let families = self.families.load();
         [&self.none, &self.other]
@@ -239,190 +220,14 @@ impl Metrics {
             .cloned()
             .collect()
     }
-
-    fn expose_decisions(&self, page: &mut Exposition) {
-        page.family(
-            "tidegate_decisions_total",
-            Kind::Counter,
-            "Decisions, each once under the rule that binds; shadow_deny beside them.",
-        );
-        for series in self.all() {
-            for edge in Edge::ALL {
-                for outcome in Outcome::ALL {
-                    for source in Source::ALL {
-                        let count = series.decisions(edge, outcome, source).get();
-                        if count == 0 && !shown_at_zero(&series, outcome, source) {
-                            continue;
-                        }
-                        let labels = [
-                            ("rule", series.name()),
-                            ("edge", edge.name()),
-                            ("outcome", outcome.name()),
-                            ("source", source.name()),
-                        ];
-                        page.sample(&labels, count);
-                    }
-                }
-            }
-        }
-        page.single(
-            "tidegate_rules_without_series",
-            Kind::Gauge,
-            "Rules counted together as `other` because there are too many.",
-            self.rules_dropped.get(),
-        );
-    }
-
-    fn expose_open(&self, page: &mut Exposition) {
-        let open = self.open.lock();
-        page.family(
-            "tidegate_open_requests",
-            Kind::Gauge,
-            "Slots taken or renewed at this node, and neither given back there nor ended.",
-        );
-        for of in open.iter() {
-            page.sample(&[("rule", of.rule.as_str())], of.open);
-        }
-        page.family(
-            "tidegate_adaptive_limit",
-            Kind::Gauge,
-            "The lowest limit on open requests that this node has found for a subject of the rule.",
-        );
-        for of in open.iter() {
-            if let Some(limit) = of.adaptive {
-                page.sample(&[("rule", of.rule.as_str())], limit);
-            }
-        }
-    }
-
-    fn expose_reservations(&self, page: &mut Exposition) {
-        page.family(
-            "tidegate_reservations_total",
-            Kind::Counter,
-            "What became of estimates; each is first reserved.",
-        );
-        for step in ReservationStep::ALL {
-            let count = self.reservations[step as usize].get();
-            page.sample(&[("outcome", step.name())], count);
-        }
-    }
-
-    fn expose_answers(&self, page: &mut Exposition) {
-        page.family(
-            "tidegate_decision_duration_seconds",
-            Kind::Histogram,
-            "From a request understood to its decision; a list counts once.",
-        );
-        for edge in Edge::ALL {
-            page.histogram(&[("edge", edge.name())], &self.durations[edge as usize]);
-        }
-        page.family(
-            "tidegate_http_answers_total",
-            Kind::Counter,
-            "Answers by status.",
-        );
-        for edge in Edge::ALL {
-            let statuses = STATUSES.iter().map(u16::to_string).chain(["other".into()]);
-            for (status, counter) in statuses.zip(&self.answers[edge as usize]) {
-                if counter.get() > 0 || status == "200" {
-                    let labels = [("edge", edge.name()), ("status", &*status)];
-                    page.sample(&labels, counter.get());
-                }
-            }
-        }
-        let gauge = |page: &mut Exposition, name, help, gauge: &Gauge| {
-            page.single(name, Kind::Gauge, help, gauge.get());
-        };
-        let counter = |page: &mut Exposition, name, help, counter: &Counter| {
-            page.single(name, Kind::Counter, help, counter.get());
-        };
-        gauge(
-            page,
-            "tidegate_connections",
-            "Connections open now.",
-            &self.connections,
-        );
-        counter(
-            page,
-            "tidegate_connections_accepted_total",
-            "Connections taken.",
-            &self.connections_accepted,
-        );
-        counter(
-            page,
-            "tidegate_accept_errors_total",
-            "Connections that could not be taken.",
-            &self.accept_errors,
-        );
-        counter(
-            page,
-            "tidegate_connections_timed_out_total",
-            "Connections closed because nothing came for too long.",
-            &self.connections_timed_out,
-        );
-        counter(
-            page,
-            "tidegate_panics_total",
-            "Requests whose handling panicked.",
-            &self.panics,
-        );
-        counter(
-            page,
-            "tidegate_denied_lines_skipped_total",
-            "Denials told in the log as counts instead of lines.",
-            &self.lines_skipped,
-        );
-    }
-
-    fn expose_log(&self, page: &mut Exposition) {
-        page.single(
-            "tidegate_log_lines_dropped_total",
-            Kind::Counter,
-            "Log lines lost because nobody reads them.",
-            self.lines_dropped.get(),
-        );
-    }
-
-    fn expose_reload(&self, page: &mut Exposition) {
-        let reload = &self.reload;
-        page.single(
-            "tidegate_config_last_reload_successful",
-            Kind::Gauge,
-            "Whether the last attempt to load the rules succeeded.",
-            reload.successful.get(),
-        );
-        page.single(
-            "tidegate_config_last_reload_success_timestamp_seconds",
-            Kind::Gauge,
-            "When the rules were last loaded.",
-            reload.success_epoch_secs.get(),
-        );
-        page.single(
-            "tidegate_config_rejected_total",
-            Kind::Counter,
-            "Rules that were refused, the last good ones kept.",
-            reload.rejected.get(),
-        );
-        page.family("tidegate_config_info", Kind::Gauge, "The rules in force.")
-            .sample(&[("hash", &**reload.hash.lock())], 1);
-    }
-}
-
-/// A counter that is there before its first event makes that event visible as a rate.
-fn shown_at_zero(series: &RuleSeries, outcome: Outcome, source: Source) -> bool {
-    match series.name() {
-        "none" => matches!((outcome, source), (Outcome::Allow, Source::None)),
-        "other" => false,
-        _ => matches!(
-            (outcome, source),
-            (Outcome::Allow | Outcome::Deny, Source::Exact)
-        ),
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::store::MemoryFacts;
+    use tidegate_core::store::Source;
+
+    use super::super::series::Outcome;
+    use super::super::store::{MemoryFacts, StoreFacts};
     use super::*;
 
     fn series_of(page: &str) -> usize {

@@ -7,12 +7,13 @@
 //! Knows neither stores nor edges' protocols, reads no clock, and writes nothing but text it is
 //! asked for.
 
+mod ahead;
 mod counting;
 mod exposition;
 mod histogram;
-mod leases;
 mod lines;
 mod metrics;
+mod page;
 pub mod process;
 mod series;
 mod store;

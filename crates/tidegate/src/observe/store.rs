@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::ahead;
 use super::exposition::{Exposition, Kind};
-use super::leases;
 use super::series::{Counter, Gauge};
 use crate::resilience::{ClockNews, ClockReading, Event, LeaseFacts, Level, Overshoot};
 
@@ -42,8 +42,8 @@ impl StoreFacts<'_> {
             } => {
                 series.expose(page);
                 expose_clock(page, clock.as_ref());
-                leases::expose(page, leases);
-                expose_overshoot(page, overshoot);
+                ahead::expose_leases(page, leases);
+                ahead::expose_overshoot(page, overshoot);
             }
         }
     }
@@ -186,28 +186,6 @@ fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
             Level::Alarm => 2,
         },
     );
-}
-
-/// Of so many rules at most: the page has its bounds.
-const MOST_RULES: usize = 1_000;
-
-fn expose_overshoot(page: &mut Exposition, rules: &BTreeMap<Box<str>, Overshoot>) {
-    page.family(
-        "tidegate_lenient_overshoot_bound_units",
-        Kind::Gauge,
-        "By how much a lenient rule may be exceeded before all nodes know of each other, whatever happens.",
-    );
-    for (rule, units) in rules.iter().take(MOST_RULES) {
-        page.sample(&[("rule", rule)], units.most);
-    }
-    page.family(
-        "tidegate_lenient_overshoot_at_this_pace_units",
-        Kind::Gauge,
-        "The same if no node gets busier than the busiest was a moment ago.",
-    );
-    for (rule, units) in rules.iter().take(MOST_RULES) {
-        page.sample(&[("rule", rule)], units.at_this_pace);
-    }
 }
 
 fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {
