@@ -22,8 +22,8 @@ const PER_SEC: u64 = 8_000;
 /// How much is offered, in parts of the limit.
 pub(crate) const LOADS: [f64; 3] = [0.5, 0.9, 3.0];
 
-/// How old a word may be by which a node counts leniently, in milliseconds: docs/consistency.md.
-const FRESH_MS: usize = 50;
+/// How long a lenient request may be unknown to another node, in milliseconds: docs/consistency.md.
+const UNKNOWN_MS: usize = 100;
 
 /// How one way of counting got along.
 #[derive(Debug, Clone, Copy)]
@@ -100,7 +100,7 @@ fn bound(counting: Counting, days: &[Day]) -> u64 {
     match counting {
         Counting::Exact | Counting::Leased => 0,
         Counting::Lenient => {
-            let each = days.iter().map(|day| busiest(&day.passed, FRESH_MS));
+            let each = days.iter().map(|day| busiest(&day.passed, UNKNOWN_MS));
             (NODES as u64 - 1) * each.max().unwrap_or(0).min(PER_SEC)
         }
     }

@@ -78,4 +78,4 @@ const SHARED_NOTE: &str = "Four nodes in one process, each with a runtime and co
     asked at a steady pace for 10 s (2 s in a quick run); the limit allows 8,000 at once besides. *ideal*: \
     all that was offered, or what the limit allows that clients are told. *over*: by how many units the \
     worst interval surely exceeded the rule as written. *may be over*: what docs/consistency.md says, \
-    with the busiest 50 ms of a node as they were.";
+    with the busiest 100 ms of a node as they were.";
