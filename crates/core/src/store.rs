@@ -9,6 +9,7 @@
 //! nodes share and that may fail; `reservation` and `ledger` are for costs known only at the end.
 
 mod ledger;
+mod pass_on;
 mod reservation;
 mod shared;
 mod terms;

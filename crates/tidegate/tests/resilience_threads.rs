@@ -10,9 +10,10 @@ use tidegate::resilience::{Event, Settings, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::pass_on;
 use tidegate_core::store::{
-    Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, PartId, Parts, Probe,
-    Refund, Refunded, Reserve, Role, Seed, Settle, Settled, Store, StoreError, Terms, Vitals,
+    Beat, Charge, ChargeSet, Granted, Life, Outcome, PartId, Parts, Probe, Refund, Refunded,
+    Reserve, Role, Seed, Settle, Settled, Store, StoreError, Terms, Vitals,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -78,25 +79,7 @@ impl Store for Fickle {
         self.memory.seed(seeds).await
     }
 
-    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.memory.hold(hold).await
-    }
-
-    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.memory.renew(hold).await
-    }
-
-    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.memory.release(hold).await
-    }
-
-    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        self.memory.inspect(set).await
-    }
-
-    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
-        self.memory.reset(set).await
-    }
+    pass_on!(self => self.memory; hold, renew, release, inspect, reset);
 }
 
 impl Probe for Fickle {

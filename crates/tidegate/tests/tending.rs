@@ -10,10 +10,8 @@ use tidegate::clock::ManualClock;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::units::{Cost, Nanos};
 use tidegate::{Actual, Limiter, Policy, Secret, Settlement};
-use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Seed,
-    Settle, Settled, Store, StoreError,
-};
+use tidegate_core::pass_on;
+use tidegate_core::store::{Settle, Settled, Store, StoreError};
 
 type Answer<T> = Result<T, StoreError>;
 
@@ -30,29 +28,7 @@ struct Parted {
 }
 
 impl Store for Parted {
-    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.memory.charge(set).await
-    }
-
-    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.memory.peek(set).await
-    }
-
-    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        self.memory.refund(refund).await
-    }
-
-    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.memory.grant(charge).await
-    }
-
-    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.memory.force(set).await
-    }
-
-    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
-        self.memory.reserve(reserve).await
-    }
+    pass_on!(self => self.memory; charge, peek, refund, grant, force, reserve, seed, hold, renew, release, inspect, reset);
 
     async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
         let under_way = 1 + self.under_way.fetch_add(1, Ordering::Relaxed);
@@ -67,30 +43,6 @@ impl Store for Parted {
             });
         }
         self.memory.settle(settle).await
-    }
-
-    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        self.memory.seed(seeds).await
-    }
-
-    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.memory.hold(hold).await
-    }
-
-    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.memory.renew(hold).await
-    }
-
-    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.memory.release(hold).await
-    }
-
-    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        self.memory.inspect(set).await
-    }
-
-    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
-        self.memory.reset(set).await
     }
 }
 

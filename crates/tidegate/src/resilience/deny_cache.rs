@@ -11,9 +11,10 @@
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Figures, Limit, Retry, Verdict};
+use tidegate_core::pass_on;
 use tidegate_core::store::{
-    Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Outcome, Reading, Refund,
-    Refunded, Reserve, Role, Seed, Settle, Settled, Source, Store, StoreError,
+    Charge, ChargeSet, Counting, Outcome, Reading, Refund, Refunded, Reserve, Role, Settle,
+    Settled, Source, Store, StoreError,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -258,22 +259,12 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         outcomes.into_iter().flatten().collect()
     }
 
-    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.store.peek(set).await
-    }
+    pass_on!(self => self.store; peek, grant, force, seed, hold, renew, release, inspect);
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
         let refunded = self.store.refund(refund).await;
         self.forget(&refund.set);
         refunded
-    }
-
-    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.store.grant(charge).await
-    }
-
-    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.store.force(set).await
     }
 
     /// A refusal that is known stands for an estimate too. One that passed has perhaps brought others
@@ -293,26 +284,6 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         let settled = self.store.settle(settle).await;
         self.forget(&settle.set);
         settled
-    }
-
-    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        self.store.seed(seeds).await
-    }
-
-    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.store.hold(hold).await
-    }
-
-    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.store.renew(hold).await
-    }
-
-    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.store.release(hold).await
-    }
-
-    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        self.store.inspect(set).await
     }
 
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {

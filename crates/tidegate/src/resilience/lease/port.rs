@@ -2,10 +2,8 @@
 //! for the store behind.
 
 use tidegate_core::algorithms::Verdict;
-use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Seed,
-    Settle, Settled, Store, StoreError,
-};
+use tidegate_core::pass_on;
+use tidegate_core::store::{Charge, ChargeSet, Outcome, Refund, Refunded, Store, StoreError};
 use tidegate_core::units::Nanos;
 
 use super::{Decided, Lease, Lender, Part, is_leased};
@@ -108,41 +106,7 @@ impl<S: Lender + 'static, R: Runtime> Store for Lease<S, R> {
         refunded
     }
 
-    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.0.store.grant(charge).await
-    }
-
-    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.0.store.force(set).await
-    }
-
-    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
-        self.0.store.reserve(reserve).await
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
-        self.0.store.settle(settle).await
-    }
-
-    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        self.0.store.seed(seeds).await
-    }
-
-    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.0.store.hold(hold).await
-    }
-
-    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.0.store.renew(hold).await
-    }
-
-    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.0.store.release(hold).await
-    }
-
-    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        self.0.store.inspect(set).await
-    }
+    pass_on!(self => self.0.store; grant, force, reserve, settle, seed, hold, renew, release, inspect);
 
     /// What was drawn before is void: its charge is forgotten with the rest. Other nodes use up what they
     /// hold.

@@ -6,31 +6,30 @@
 //! answer says what the others have admitted. A request decides by a word no older than [`FRESH`]; without
 //! one it asks the store, as exact counting does. So what one node admits is known to all within 100 ms.
 //!
-//! What is not told within FRESH ends it too, until it is.
+//! What is not told within FRESH ends it too, until it is. `view` is what is known of one counter, `telling`
+//! what goes to the store and back.
 //!
 //! Bound: beyond the limit pass at most `(N - 1) * min(what was left, what the busiest node admits in
 //! UNKNOWN)`; [`Lenient::overshoot`] tells how that stands. A store that does not answer ends a view, and the
 //! store behind decides. What was admitted and not told is lost only with the node.
 
+mod telling;
 mod view;
 
 use std::collections::BTreeMap;
-use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tidegate_core::pass_on;
 use tidegate_core::store::{
-    Charge, ChargeSet, Counting, Granted, Held, Hold, Inspection, Life, Outcome, Reading, Refund,
-    Refunded, Reserve, Role, Seed, Settle, Settled, Source, Store, StoreError,
+    Charge, ChargeSet, Counting, Life, Outcome, Reading, Role, Source, Store, StoreError,
 };
 use tidegate_core::units::Nanos;
 
-use self::view::{News, View};
+use self::view::View;
 use super::counters::Counters;
-use super::deadline::within;
-use super::join::join_all;
 use super::lease::Lender;
 use super::split::Split;
 use crate::runtime::Runtime;
@@ -43,15 +42,9 @@ const PAUSE: Nanos = Nanos::from_millis(45);
 const FRESH: Nanos = Nanos::from_millis(50);
 /// How long a request may be unknown to another node: until it is told, and until that node asks.
 const UNKNOWN: Nanos = Nanos::from_millis(100);
-/// The longest that telling everything may take, and how long to wait before looking again whether it has.
-const PATIENCE: Nanos = Nanos::from_secs(3);
-const SHORT: Nanos = Nanos::from_millis(1);
 /// How long the answer to what was admitted is waited for: no decision waits for it, and what is taken for
 /// lost would be charged once more.
 const TELLING: Nanos = Nanos::from_secs(1);
-/// Counters told of at once.
-const AT_ONCE: usize = 1_024;
-
 /// By how many units a limit may be exceeded, as of a moment ago.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Overshoot {
@@ -138,18 +131,7 @@ impl<S: Store + 'static, R: Runtime> Lenient<S, R> {
     /// Tells the store all that was admitted here, and counts nothing here from then on. Done when the
     /// store has answered, also to what it was being told already, or after a few seconds.
     pub async fn flush(&self) {
-        let inner = &self.0;
-        inner.closed.store(true, Ordering::Release);
-        let telling = pin!(async {
-            loop {
-                inner.round().await;
-                if inner.telling.load(Ordering::Acquire) == 0 && inner.is_empty() {
-                    return;
-                }
-                inner.runtime.sleep(SHORT).await;
-            }
-        });
-        let _told_or_late = within(&inner.runtime, PATIENCE, telling).await;
+        self.0.flush().await;
     }
 
     fn known(&self, set: &ChargeSet<'_>) -> Known {
@@ -271,113 +253,6 @@ fn outcome(here: &Here) -> Outcome {
     }
 }
 
-impl<S: Store + 'static, R: Runtime> Inner<S, R> {
-    /// Sees to it that the store is told for as long as there are views.
-    fn keep(inner: &Arc<Self>) {
-        if !inner.kept.swap(true, Ordering::AcqRel) {
-            let keeping = keep(Arc::downgrade(inner), inner.runtime.clone());
-            inner.runtime.spawn(keeping);
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.views.parts().all(|part| part.is_empty())
-    }
-
-    /// Tells the store of every counter what was admitted, and hears what the others have.
-    async fn round(&self) {
-        let counters: Vec<u128> = self
-            .views
-            .parts()
-            .flat_map(|part| part.keys().copied().collect::<Vec<_>>())
-            .collect();
-        for some in counters.chunks(AT_ONCE) {
-            join_all(some.iter().map(|counter| self.tell(*counter))).await;
-        }
-        self.reckon();
-    }
-
-    async fn tell(&self, counter: u128) {
-        self.telling.fetch_add(1, Ordering::AcqRel);
-        self.tell_of(counter).await;
-        self.telling.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    async fn tell_of(&self, counter: u128) {
-        let closed = self.closed.load(Ordering::Acquire);
-        let news = {
-            let mut part = self.views.part(counter);
-            let news = part.get_mut(&counter).and_then(View::news);
-            if news.is_none() {
-                part.remove(&counter);
-            }
-            news
-        };
-        let Some(News { charge, units }) = news else {
-            return;
-        };
-        let sent = self.runtime.now();
-        let answer = match units {
-            Some(units) => {
-                self.store
-                    .force(&ChargeSet::of_one(charge.owing(units)))
-                    .await
-            }
-            None => self.store.peek(&ChargeSet::of_one(charge.charge())).await,
-        };
-        let heard = self.runtime.now();
-        let leftover = {
-            let mut part = self.views.part(counter);
-            let believed = answer.ok().filter(|o| o.source == Source::Exact && !closed);
-            match (believed, part.get_mut(&counter)) {
-                (Some(outcome), Some(view)) if outcome.seen.len() == 1 => {
-                    view.told(&outcome.seen[0], sent, heard, outcome.at);
-                    None
-                }
-                // From here on the store behind decides, and owes what it could not be told.
-                _ => part.remove(&counter).and_then(|view| view.leftover()),
-            }
-        };
-        if let Some(units) = leftover {
-            let set = ChargeSet::of_one(charge.owing(units));
-            let _told_or_owed = self.store.force(&set).await;
-        }
-    }
-
-    /// Reckons by how much each rule may be exceeded.
-    fn reckon(&self) {
-        let (nodes, now) = ((self.nodes)(), self.runtime.now());
-        let mut rules: BTreeMap<Box<str>, Overshoot> = BTreeMap::new();
-        for part in self.views.parts() {
-            for view in part.values() {
-                let of = view.overshoot(nodes, now);
-                let worst = rules.entry(view.charge.rule().as_str().into()).or_default();
-                worst.most = worst.most.max(of.most);
-                worst.at_this_pace = worst.at_this_pace.max(of.at_this_pace);
-            }
-        }
-        *self.overshoot.lock() = rules;
-    }
-}
-
-/// Tells the store every so often, until there is nothing left to tell.
-async fn keep<S: Store + 'static, R: Runtime>(inner: Weak<Inner<S, R>>, runtime: R) {
-    let mut next = runtime.now().plus(PAUSE);
-    loop {
-        runtime.sleep(next.since(runtime.now())).await;
-        let Some(inner) = inner.upgrade() else { return };
-        next = runtime.now().plus(PAUSE);
-        inner.round().await;
-        if inner.is_empty() {
-            inner.kept.store(false, Ordering::Release);
-            // Somebody may have begun just before that and found it kept.
-            if inner.is_empty() || inner.kept.swap(true, Ordering::AcqRel) {
-                return;
-            }
-        }
-    }
-}
-
 impl<S: Lender + 'static, R: Runtime> Lender for Lenient<S, R> {
     fn life_of(&self, charge: &Charge<'_>) -> Option<Life> {
         self.0.store.life_of(charge)
@@ -425,45 +300,7 @@ impl<S: Store + 'static, R: Runtime> Store for Lenient<S, R> {
         }
     }
 
-    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        self.0.store.refund(refund).await
-    }
-
-    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        self.0.store.grant(charge).await
-    }
-
-    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.0.store.force(set).await
-    }
-
-    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
-        self.0.store.reserve(reserve).await
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
-        self.0.store.settle(settle).await
-    }
-
-    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        self.0.store.seed(seeds).await
-    }
-
-    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.0.store.hold(hold).await
-    }
-
-    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.0.store.renew(hold).await
-    }
-
-    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.0.store.release(hold).await
-    }
-
-    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        self.0.store.inspect(set).await
-    }
+    pass_on!(self => self.0.store; refund, grant, force, reserve, settle, seed, hold, renew, release, inspect);
 
     /// What was admitted here and not told is forgotten with it.
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
