@@ -243,7 +243,7 @@ impl World {
 
     /// Changes how the store behaves.
     pub(crate) fn weather(&self, weather: Weather) {
-        self.hit().lock().weather = weather;
+        self.hit().lock().set_weather(weather);
         let now = self.sim.now();
         self.history.lock().changes.push((now, weather));
     }

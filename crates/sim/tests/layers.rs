@@ -94,7 +94,7 @@ impl Bench {
     }
 
     fn weather(&self, weather: Weather) {
-        self.model.lock().weather = weather;
+        self.model.lock().set_weather(weather);
     }
 
     fn pass(&self, span: Nanos) {

@@ -107,7 +107,7 @@ impl Rig {
     }
 
     fn weather(&self, weather: Weather) {
-        self.cluster.model(0).lock().weather = weather;
+        self.cluster.model(0).lock().set_weather(weather);
     }
 }
 

@@ -129,16 +129,15 @@ fn what_the_store_reserved_is_settled_when_it_answers_again() {
     let own = bench.limit(0, 100, 1);
     let reserved = reserve(&bench, &[(&own, 10)], 1);
     assert_eq!(reserved.outcome.source, Source::Exact);
-    bench.weather(0, DOWN);
+    let lost = |requests_lost, answers_lost| Weather {
+        requests_lost,
+        answers_lost,
+        ..Weather::FAIR
+    };
+    bench.weather(0, lost(1_000, 0));
     let used = || Used::Known([25].into_iter().collect());
     assert!(reserved.try_settle(used()).is_err());
-    bench.weather(
-        0,
-        Weather {
-            answers_lost: 1_000,
-            ..Weather::FAIR
-        },
-    );
+    bench.weather(0, lost(0, 1_000));
     assert!(reserved.try_settle(used()).is_err(), "heard, not answered");
     bench.weather(0, Weather::FAIR);
     bench.pass(Nanos::from_secs(5));

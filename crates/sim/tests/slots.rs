@@ -99,7 +99,7 @@ impl<S: Store + 'static> Scene<S> {
     }
 
     fn weather(&self, weather: Weather) {
-        self.model.lock().weather = weather;
+        self.model.lock().set_weather(weather);
     }
 
     /// One more open request at a node, kept there.

@@ -27,6 +27,9 @@ const GIVEN_UP: Nanos = Nanos::from_secs(10);
 /// How often those who wait for a hung store look again.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(20);
 
+/// No process has this number.
+const UNCONNECTED: u64 = u64::MAX;
+
 /// A charge that a node sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sent {
@@ -51,6 +54,8 @@ pub struct Link {
     skew: Nanos,
     pub(super) variant: Variant,
     life: Arc<AtomicU64>,
+    /// The process it is connected to.
+    process: Arc<AtomicU64>,
     /// Beats that were answered.
     beats: Arc<AtomicU64>,
     sent: Arc<Mutex<Vec<Sent>>>,
@@ -98,6 +103,7 @@ impl Link {
             skew,
             variant,
             life: Arc::default(),
+            process: Arc::new(AtomicU64::new(UNCONNECTED)),
             beats: Arc::default(),
             sent: Arc::clone(sent),
             seen: Arc::default(),
@@ -120,6 +126,7 @@ impl Link {
             line,
             seat,
             life: Arc::default(),
+            process: Arc::new(AtomicU64::new(UNCONNECTED)),
             beats: Arc::default(),
             seen: Arc::default(),
             ..self.clone()
@@ -171,15 +178,30 @@ impl Link {
         Ok(answer)
     }
 
+    /// A connection is to one process: what is sent on it when that has ended reaches no other, and who
+    /// connects again hears first whom to.
     async fn wait_there(&self) -> Answer<()> {
+        let before = self.process.load(Ordering::Relaxed);
         self.leg().await;
         loop {
-            let weather = self.model.lock().weather;
-            match (weather.down, weather.hung) {
-                (true, _) => return Err(unavailable(Trouble::Refused)),
-                (false, true) => self.sim.sleep(LOOK_AGAIN).await,
-                (false, false) => return Ok(()),
+            let (weather, process, life) = {
+                let model = self.model.lock();
+                let life = if model.tells_life { model.life } else { 0 };
+                (model.weather, model.process, life)
+            };
+            if weather.down {
+                return Err(unavailable(Trouble::Refused));
             }
+            if weather.hung {
+                self.sim.sleep(LOOK_AGAIN).await;
+                continue;
+            }
+            self.process.store(process, Ordering::Relaxed);
+            if before == process || before == UNCONNECTED {
+                return Ok(());
+            }
+            self.life.store(life, Ordering::Relaxed);
+            return Err(unavailable(Trouble::Refused));
         }
     }
 

@@ -68,6 +68,8 @@ pub struct Model {
     /// And gains this many nanoseconds each second.
     pub drift: i64,
     life: u64,
+    /// How many processes there were before.
+    process: u64,
     beats: BTreeMap<NodeId, (Beat, Nanos)>,
     slots: Slots,
     /// Whether a connection tells that the store behind it is another one.
@@ -88,6 +90,7 @@ impl Model {
             epoch,
             drift: 0,
             life: 1,
+            process: 0,
             beats: BTreeMap::new(),
             slots: Slots::default(),
             tells_life: true,
@@ -100,6 +103,12 @@ impl Model {
         let gained = i128::from(now.get()) * i128::from(self.drift) / 1_000_000_000;
         let gained = i64::try_from(gained).unwrap_or(0);
         Nanos::new(self.epoch.plus(now).get().saturating_add_signed(gained))
+    }
+
+    /// Behaves like this from now on. A process that goes down does not come back; another does.
+    pub fn set_weather(&mut self, weather: Weather) {
+        self.process += u64::from(weather.down);
+        self.weather = weather;
     }
 
     /// Starts again with nothing.

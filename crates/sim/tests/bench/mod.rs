@@ -180,7 +180,7 @@ impl Bench {
     }
 
     pub(crate) fn weather(&self, part: usize, weather: Weather) {
-        self.cluster.model(part).lock().weather = weather;
+        self.cluster.model(part).lock().set_weather(weather);
     }
 
     pub(crate) fn events_of(&self, part: usize) -> Vec<Event> {

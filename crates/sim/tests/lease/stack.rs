@@ -73,7 +73,7 @@ impl Stack {
     }
 
     fn weather(&self, weather: Weather) {
-        self.model.lock().weather = weather;
+        self.model.lock().set_weather(weather);
     }
 
     fn pass(&self, span: Nanos) {
