@@ -84,7 +84,7 @@ fn a_breaker_that_probes_with_requests() {
 
 #[test]
 fn a_refusal_that_refreshes_its_record() {
-    let promise = "who asks gets 0.95 of the limit";
+    let promise = "who asks gets what the limit has";
     check(Variant::RefusalRefreshes, &[Fault::None], promise);
 }
 
@@ -151,7 +151,7 @@ fn a_refusal_remembered_too_long() {
 fn a_narrow_charge_that_stays_when_a_wide_limit_refuses() {
     let promise = "nothing is charged twice";
     check_in_parts(Variant::NeverTakesBack, &[Fault::None], promise);
-    let promise = "who asks gets 0.95 of the limit";
+    let promise = "who asks gets what the limit has";
     check_in_parts(Variant::NeverTakesBack, &[Fault::None], promise);
 }
 

@@ -81,7 +81,7 @@ fn wrong_clock(case: &Case<'_>) -> Option<String> {
             .since(record.at)
             .max(record.at.since(record.truth));
         // A unit that was drawn in advance has the time it was charged, whatever else was asked.
-        let lasts = longest_lease(case);
+        let lasts = longest_lease(case).max(last_word(case));
         gap > case.budget().plus(case.budget()).plus(lasts)
     };
     // Who has not met the store yet has only its own clock; and who has met one part may not have met
@@ -113,6 +113,15 @@ fn longest_lease(case: &Case<'_>) -> Nanos {
         .counters()
         .filter_map(|i| case.scenario.limit(i).lease());
     leases.max().unwrap_or(Nanos::ZERO)
+}
+
+/// Who counts for itself reckons from the store's last word, which is no older than this.
+fn last_word(case: &Case<'_>) -> Nanos {
+    let lenient = |i| case.scenario.counting(i) == Counting::Lenient;
+    match case.counters().any(lenient) {
+        true => Nanos::from_millis(50),
+        false => Nanos::ZERO,
+    }
 }
 
 fn is_local(record: &Record) -> bool {

@@ -27,13 +27,47 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
             continue;
         }
         for node in 0..case.scenario.nodes {
-            let fault = Hand::of(case, counter, node).play(events(case, counter, node));
+            let fault = Hand::of(case, counter, node).play(&events(case, counter, node));
             findings.extend(fault.map(|(promise, detail)| {
                 let detail = format!("counter {counter}, node {node}: {detail}");
                 Finding { promise, detail }
             }));
         }
     }
+}
+
+/// What all nodes together had drawn and not used at each of these moments, summed up.
+pub(super) fn in_hands(case: &Case<'_>, counter: usize, moments: &[Nanos]) -> u64 {
+    let of_node = |node| {
+        let mut hand = Hand::of(case, counter, node);
+        let events = events(case, counter, node);
+        let (mut upto, mut sum) = (0, 0);
+        for moment in moments {
+            let before = events.partition_point(|(at, _)| at < moment);
+            hand.play(&events[upto..before.max(upto)]);
+            upto = before;
+            sum += hand.live(*moment);
+        }
+        sum
+    };
+    let on_the_way = moments
+        .iter()
+        .map(|moment| on_the_way(case, counter, *moment));
+    (0..case.scenario.nodes).map(of_node).sum::<u64>() + on_the_way.sum::<u64>()
+}
+
+/// What the store had charged in advance and nobody had heard of yet, and what was on its way back.
+fn on_the_way(case: &Case<'_>, counter: usize, moment: Nanos) -> u64 {
+    let units = case.entries(counter).filter_map(|entry| {
+        let leg = case.scenario.far(entry.node).plus(Nanos::from_millis(1));
+        let (units, until) = match entry.deed {
+            Deed::Drawn(units) => (units, entry.heard?),
+            Deed::Returned(units, _) => (units, entry.sent.plus(leg)),
+            Deed::Charged(_) => return None,
+        };
+        (entry.sent <= moment && moment < until).then_some(units)
+    });
+    units.sum()
 }
 
 /// What happens to the units in a node's hand, in the order in which it matters at one instant.
@@ -128,16 +162,16 @@ impl<'a> Hand<'a> {
         }
     }
 
-    fn play(mut self, events: Vec<(Nanos, What)>) -> Fault {
-        events.into_iter().find_map(|(now, what)| match what {
+    fn play(&mut self, events: &[(Nanos, What)]) -> Fault {
+        events.iter().find_map(|(now, what)| match *what {
             What::Died => {
                 self.grants.clear();
                 None
             }
-            What::Heard(entry) => self.heard(&entry, now),
-            What::GaveBack(units, charged) => self.gave_back(units, charged, now),
-            What::Used(truth, charged) => self.used(now, truth, charged),
-            What::Left => self.left(now),
+            What::Heard(entry) => self.heard(&entry, *now),
+            What::GaveBack(units, charged) => self.gave_back(units, charged, *now),
+            What::Used(truth, charged) => self.used(*now, truth, charged),
+            What::Left => self.left(*now),
         })
     }
 

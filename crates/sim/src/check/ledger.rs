@@ -117,10 +117,7 @@ impl<'a> Ledger<'a> {
         let forgiven = due.saturating_sub(booked);
         // Where acknowledgements are lost, debts are charged again on purpose; and who did not know
         // the store's time had windows of its own.
-        // What nodes count for themselves and told a store that did not answer, they owe again.
-        let hit = fault != Fault::None && snapshot.at >= case.scenario.begins;
-        let again = self.is_lenient() && hit;
-        let told = !(again || matches!(fault, Fault::Gray | Fault::LateStore));
+        let told = !matches!(fault, Fault::Gray | Fault::LateStore);
         let more = limit.algorithm() == Algorithm::FixedWindow && told && booked > due;
         if (forgiven == 0 && !more) || indebted(case, counter, limit, snapshot) {
             return None;
@@ -147,9 +144,14 @@ impl<'a> Ledger<'a> {
 
     /// What nodes count for themselves and have not told the store by then.
     fn untold(&self, at: Nanos) -> u64 {
+        self.untold_between(at, at)
+    }
+
+    /// The same, where it is not known when exactly that was.
+    fn untold_between(&self, from: Nanos, to: Nanos) -> u64 {
         let lately = |record: &Record| {
-            let span = at.since(record.done);
-            record.source == Source::Lenient && record.sent <= at && span <= TOLD_WITHIN
+            let told = record.done.plus(TOLD_WITHIN);
+            record.source == Source::Lenient && record.sent <= to && from <= told
         };
         let lately = self.admitted.iter().filter(|timed| lately(timed.record));
         lately.count() as u64
@@ -160,7 +162,14 @@ impl<'a> Ledger<'a> {
         let Some((start, _)) = self.limit.window_at(snapshot.truth) else {
             return 0;
         };
-        self.untold(snapshot.at.since(snapshot.truth.since(start)))
+        let past = snapshot.truth.since(start);
+        let edge = snapshot.at.since(past);
+        // By a clock that drifts by a tenth.
+        let unsure = match self.case.scenario.fault {
+            Fault::Drift => Nanos::new(past.get() / 8),
+            _ => Nanos::ZERO,
+        };
+        self.untold_between(edge.since(unsure), edge.plus(unsure))
     }
 
     /// What a node had told the store already when another limit refused the request.
@@ -229,15 +238,23 @@ fn drained(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) 
     }
 }
 
-/// What nodes that count for themselves admitted before the fault, and not all the others know of.
+/// What nodes admitted by their own counts, or drew in advance, before the fault, and not all the others
+/// know of: who has units in hand does not look at the store for up to the life of a lease.
 fn unheard(case: &Case<'_>, counter: usize) -> u64 {
     let begins = case.scenario.begins;
-    let before = begins.since(TOLD_WITHIN).since(TOLD_WITHIN);
-    let near = |r: &&Record| before <= r.done && r.done <= begins.plus(TOLD_WITHIN);
-    let lenient = case
-        .of(counter)
-        .filter(|r| r.admitted && r.source == Source::Lenient);
-    lenient.filter(near).count() as u64
+    let since = |at: Nanos, span: Nanos| begins.since(span) <= at && at <= begins.plus(TOLD_WITHIN);
+    let lenient = case.of(counter).filter(|r| {
+        let own = r.admitted && r.source == Source::Lenient;
+        own && since(r.done, TOLD_WITHIN.plus(TOLD_WITHIN))
+    });
+    let lease = case.scenario.limit(counter).lease();
+    let drawn = case
+        .entries(counter)
+        .map(|entry| match (entry.deed, lease) {
+            (Deed::Drawn(units), Some(lease)) if since(entry.sent, lease) => units,
+            _ => 0,
+        });
+    lenient.count() as u64 + drawn.sum::<u64>()
 }
 
 /// What may be missing: what a dead node had not pushed, and what a loss hid.
@@ -316,14 +333,15 @@ fn unanswered(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapsho
     (in_vain + crossing + unsure + records().filter(under_way).count()) as u64 + case.history.died
 }
 
-/// A push under way as a window ends is charged to the next one.
+/// A push under way as a window ends, or as its guard begins, is charged to the next one.
 fn crossing(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) -> usize {
     let Some((start, _)) = limit.window_at(snapshot.truth) else {
         return 0;
     };
     let began = snapshot.at.since(snapshot.truth.since(start));
+    let began = began.since(limit.guard());
     let pushed = case.history.events.iter().any(|(at, _, event)| {
-        let at_the_edge = *at >= began && at.since(began) <= case.budget();
+        let at_the_edge = *at >= began && at.since(began) <= case.budget().plus(limit.guard());
         at_the_edge && matches!(event, Event::Pushed { .. })
     });
     let local = case

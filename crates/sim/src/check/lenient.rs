@@ -12,6 +12,7 @@ use tidegate_core::units::{Cost, Nanos};
 
 use super::times::Timed;
 use super::{Case, Finding};
+use crate::history::Record;
 use crate::scenario::Bout;
 
 /// How soon every node must know of a request.
@@ -43,6 +44,15 @@ fn admitted<'a>(case: &'a Case<'_>, counter: usize, bout: Bout) -> Vec<Timed<'a>
     admitted.retain(within);
     admitted.sort_by_key(|timed| timed.used);
     admitted
+}
+
+/// What was admitted by then and the store need not have been told.
+pub(super) fn untold(case: &Case<'_>, counter: usize, at: Nanos) -> u64 {
+    let lately = |r: &&Record| {
+        let own = r.admitted && r.source == Source::Lenient;
+        own && r.sent <= at && at.since(r.done) <= SEEN_BY_ALL
+    };
+    case.of(counter).filter(lately).count() as u64
 }
 
 /// The overshoot, and `(N - 1) * min(L, what the busiest node admits before it hears of the others)`.

@@ -149,10 +149,13 @@ impl Case<'_> {
     /// How many admissions may be dated by another step of the same decision, on one side or the
     /// other of any edge.
     pub(super) fn jitter(&self, counter: usize) -> u64 {
-        if self.scenario.parts == 1 || self.scenario.ceiling.is_none() {
+        let (several, ahead) = (self.scenario.parts > 1, self.scenario.counts_ahead());
+        if self.scenario.ceiling.is_none() || !(several || ahead) {
             return 0;
         }
-        let admitted = self.of(counter).filter(|r| r.admitted);
+        // On a single store, those of which one limit was decided at once and the other in vain.
+        let stepwise = |r: &&Record| several || r.source == Source::Fallback;
+        let admitted = self.of(counter).filter(|r| r.admitted).filter(stepwise);
         let mut times: Vec<Nanos> = admitted.map(|r| r.at).collect();
         times.sort_unstable();
         let mut from = 0;
