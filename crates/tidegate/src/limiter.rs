@@ -9,6 +9,7 @@ mod keeper;
 mod keyed;
 mod register;
 mod reservations;
+mod taking;
 mod tended;
 mod ticket;
 

@@ -10,7 +10,8 @@ use crate::http::{Client, Reply};
 use crate::server::{DEADLINE, Server, wait_for};
 use crate::window::unit;
 
-const UPLOADS: &str = "version: 1\nrules: [{ name: uploads, by: user, concurrent: 2 }]\n";
+pub(crate) const UPLOADS: &str =
+    "version: 1\nrules: [{ name: uploads, by: user, concurrent: 2 }]\n";
 
 /// A node that waits for its store as long as it takes.
 fn node(redis: &Redis, rules: &str) -> Server {
@@ -19,7 +20,7 @@ fn node(redis: &Redis, rules: &str) -> Server {
     node
 }
 
-fn exact(node: &Server) {
+pub(crate) fn exact(node: &Server) {
     wait_for("an exact node", || {
         (node.metric("tidegate_store_exact") == 1).then_some(())
     });
@@ -29,11 +30,11 @@ fn limit(most: u32) -> String {
     UPLOADS.replace("concurrent: 2", &format!("concurrent: {most}"))
 }
 
-fn ada(ttl_ms: u64) -> String {
+pub(crate) fn ada(ttl_ms: u64) -> String {
     format!(r#"{{"attributes": {{"user": "ada"}}, "ttl_ms": {ttl_ms}}}"#)
 }
 
-fn acquire(client: &mut Client, ttl_ms: u64) -> Reply {
+pub(crate) fn acquire(client: &mut Client, ttl_ms: u64) -> Reply {
     let reply = client.post("/v1/acquire", &ada(ttl_ms));
     assert!(matches!(reply.status, 200 | 429), "{reply:?}");
     reply

@@ -73,14 +73,16 @@ impl<S: Store + 'static, R: Runtime> Keeper<S, R> {
         }))
     }
 
-    /// Opens a request; see [`Limiter::acquire`].
+    /// Opens a request; see [`Limiter::acquire`]. Cancel-safe: dropped before it has answered, what it
+    /// took is freed in the background.
     ///
     /// # Errors
     /// When the store gave no answer.
     pub async fn acquire(&self, request: Request<'_>) -> Result<Acquired<Slot<S, R>>, SlotError> {
         let inner = &*self.0;
         let sent = inner.runtime.now();
-        let acquired = inner.limiter.acquire(request, inner.lasts).await?;
+        let left = |ticket| self.forgo_soon(ticket);
+        let acquired = inner.limiter.acquire_or(request, inner.lasts, left).await?;
         Ok(match acquired {
             Acquired::Open {
                 slot,
@@ -94,6 +96,14 @@ impl<S: Store + 'static, R: Runtime> Keeper<S, R> {
             Acquired::Refused(decision) => Acquired::Refused(decision),
             Acquired::Full(full) => Acquired::Full(full),
         })
+    }
+
+    /// Frees what was taken for a request that nobody waits for any more.
+    fn forgo_soon(&self, ticket: Ticket) {
+        let limiter = Arc::clone(&self.0.limiter);
+        self.0
+            .runtime
+            .spawn(async move { limiter.forgo(&ticket).await });
     }
 
     fn keep(&self, ticket: Ticket, sent: Nanos) -> Slot<S, R> {
