@@ -431,6 +431,7 @@ pub trait Store: Send + Sync {
         set: &ChargeSet<'_>,
     ) -> impl Future<Output = Answer<Vec<Option<Inspection>>>> + Send;
 
-    /// Forgets each counter; how many there were.
+    /// Forgets counters, all rates of a rule together, and the reservations that are open of them; how
+    /// many counters there were.
     fn reset(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<u64>> + Send;
 }

@@ -7,9 +7,6 @@
 -- as it lasted. When it was charged follows from that and is no part of the name: limits in several slots
 -- are charged one after another, each at a time of its own, and whoever settles knows only the last.
 
--- Where a member names its rate.
-local RATE_AT = 18
-
 -- The rate and tag of a limit, from its header.
 local function counter_of(limit)
   return string.sub(limit.head, 1, 1) .. string.sub(limit.head, 3, 6)

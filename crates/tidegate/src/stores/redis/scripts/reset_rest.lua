@@ -8,11 +8,7 @@ end
 local count, forgotten = #KEYS / 2, 0
 for i = 1, count do
   local ledger, key = KEYS[i], KEYS[count + i]
-  for _, member in ipairs(redis.call('ZRANGE', ledger, 0, -1)) do
-    if names(ARGV[i], string.sub(member, RATE_AT, RATE_AT)) then
-      redis.call('ZREM', ledger, member)
-    end
-  end
+  redis.call('UNLINK', ledger)
   local record, gone = read_record(redis.call('GET', key)), false
   for _, account in ipairs(record) do
     local limit, state = account.limit, account.state
