@@ -431,7 +431,8 @@ pub trait Store: Send + Sync {
         set: &ChargeSet<'_>,
     ) -> impl Future<Output = Answer<Vec<Option<Inspection>>>> + Send;
 
-    /// Forgets counters, all rates of a rule together, and the reservations that are open of them; how
-    /// many counters there were.
+    /// Forgets all that is known of some rules and subjects, which charges of all rates of a rule name: the
+    /// counters, the reservations that are open of them, and the slots, whoever holds them. How many
+    /// counters and slots there were.
     fn reset(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<u64>> + Send;
 }

@@ -318,6 +318,25 @@ fn a_slot_that_could_not_be_renewed_is_lost_until_there_is_room_again() {
     assert!(scene.open(1).is_none());
 }
 
+/// An operator frees what a program does not let go of. Taken again as soon as there is room, it could
+/// never be freed.
+#[test]
+fn a_slot_that_an_operator_has_freed_is_lost_for_good() {
+    let scene = Scene::new(2, 1);
+    let slot = scene.open(0).expect("room");
+    scene.pass(SECS(20));
+    let freed = scene.nodes[1].limiter.view();
+    let freed = scene.sim.block_on(freed.reset(ada())).expect("an answer");
+    assert_eq!(freed, 1);
+    let other = scene.open(1).expect("the place is free");
+    scene.pass(SECS(4));
+    assert!(slot.is_lost() && !other.is_lost());
+    drop(other);
+    scene.pass(SECS(60));
+    assert!(slot.is_lost());
+    assert!(scene.open(0).is_some());
+}
+
 /// A renewal that is under way when its slot is given back must not take it again; nor must whoever
 /// finds that the store has lost it.
 #[test]

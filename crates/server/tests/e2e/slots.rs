@@ -14,7 +14,7 @@ pub(crate) const UPLOADS: &str =
     "version: 1\nrules: [{ name: uploads, by: user, concurrent: 2 }]\n";
 
 /// A node that waits for its store as long as it takes.
-fn node(redis: &Redis, rules: &str) -> Server {
+pub(crate) fn node(redis: &Redis, rules: &str) -> Server {
     let node = Server::with(rules, &["--store", &redis.url(), "--store-budget", "30000"]);
     exact(&node);
     node
@@ -41,12 +41,12 @@ pub(crate) fn acquire(client: &mut Client, ttl_ms: u64) -> Reply {
 }
 
 /// A body with the slot of an answer.
-fn slot(reply: &Reply) -> String {
+pub(crate) fn slot(reply: &Reply) -> String {
     assert_eq!(reply.status, 200, "{reply:?}");
     format!(r#"{{"slot": {}}}"#, reply.json()["slot"])
 }
 
-fn held(node: &Server, slot: &str) -> bool {
+pub(crate) fn held(node: &Server, slot: &str) -> bool {
     let reply = node.post("/v1/renew", slot);
     assert_eq!(reply.status, 200, "{reply:?}");
     reply.json()["held"].as_bool().unwrap()

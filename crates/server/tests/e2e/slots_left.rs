@@ -1,4 +1,5 @@
-//! Callers that hang up before they hear of their slot: nobody else would ever give it back.
+//! Slots that their callers do not give back: some hang up before they hear of theirs, some are stuck, and
+//! an operator frees those.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tidegate_parts::{Fault, Proxy, Server as Redis};
 
 use crate::http2;
 use crate::server::{Server, wait_for};
-use crate::slots::{UPLOADS, acquire, ada, exact};
+use crate::slots::{UPLOADS, acquire, ada, exact, held, node, slot};
 
 /// Longer than the test takes: whatever is free before has not ended by itself.
 const HOUR_MS: u64 = 3_600_000;
@@ -95,4 +96,29 @@ fn a_caller_that_resets_its_stream_leaves_no_slot_taken() {
     });
     scene.comes_free();
     drop(client);
+}
+
+/// Two nodes: the one that was not asked for it hears of it when a slot is renewed there.
+#[test]
+fn an_operator_frees_the_slots_of_one_subject() {
+    let redis = Redis::redis7();
+    let nodes = [node(&redis, UPLOADS), node(&redis, UPLOADS)];
+    let stuck: Vec<String> = nodes
+        .iter()
+        .map(|node| slot(&acquire(&mut node.client(), HOUR_MS)))
+        .collect();
+    assert_eq!(acquire(&mut nodes[0].client(), HOUR_MS).status, 429);
+    let bob = ada(HOUR_MS).replace("ada", "bob");
+    let bob = slot(&nodes[0].post("/v1/acquire", &bob));
+    let reset = nodes[0].admin_post("/v1/subjects/reset", r#"{"attributes": {"user": "ada"}}"#);
+    assert_eq!(reset.json()["reset"], 2, "{reset:?}");
+    let open = r#"tidegate_open_requests{rule="uploads"}"#;
+    assert_eq!(nodes[0].metric(open), 1, "that of bob");
+    for _ in 0..2 {
+        assert!(!held(&nodes[0], &stuck[0]) && !held(&nodes[1], &stuck[1]));
+    }
+    assert!(held(&nodes[1], &bob));
+    for status in [200, 200, 429] {
+        assert_eq!(acquire(&mut nodes[1].client(), HOUR_MS).status, status);
+    }
 }

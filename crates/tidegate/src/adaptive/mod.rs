@@ -113,6 +113,20 @@ impl Adaptive {
         let _forgotten = self.find(rule, subject, |line| line.open.remove(&holder));
     }
 
+    /// Frees all slots of a subject, without learning anything; how many were open. Those that others share
+    /// stay.
+    pub(crate) fn vacate(&self, rule: &RuleName, subject: Fingerprint, now: Nanos) -> u64 {
+        let Table { lines, sweep } = &mut *self.0.lock();
+        let Some(line) = lines.get_mut(&rule.counter(subject, 0)) else {
+            return 0;
+        };
+        line.open.retain(|_, open| open.until > now);
+        sweep.note(Nanos::ZERO); // it need not be waited for
+        let freed = line.open.len() as u64;
+        line.open.clear();
+        freed
+    }
+
     /// The lowest limit that any subject of each rule has now.
     pub(crate) fn limits(&self) -> BTreeMap<String, u32> {
         let mut limits = BTreeMap::new();

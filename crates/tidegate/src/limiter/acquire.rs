@@ -5,14 +5,19 @@
 //! that is full charges nothing. Slots end by themselves, so nothing is lost for longer than they last;
 //! and those of a request that nobody waits for any more are freed at once, by whoever can (`taking`).
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::engine::{self, Decision, Opening, Spent};
 use tidegate_core::event::Event;
 use tidegate_core::request::{Edge, Request};
 use tidegate_core::rules::Concurrent;
-use tidegate_core::store::{Held, Hold, OnStoreFailure, Role, Source, Store, StoreError, Terms};
+use tidegate_core::store::{
+    Charge, Held, Hold, OnStoreFailure, Role, Source, Store, StoreError, Terms,
+};
 use tidegate_core::subject::RuleName;
-use tidegate_core::units::Nanos;
+use tidegate_core::units::{Cost, Nanos};
 
 use super::taking::Taking;
 use super::ticket::{Entry, Place, Ticket, TicketError};
@@ -333,7 +338,14 @@ impl<S: Store> View<'_, S> {
         Ok(taking.ended(decision))
     }
 
-    fn openings(&self, request: &Request<'_>) -> SmallVec<[Opening<'_>; 2]> {
+    /// Frees the slots that this node has of a rule and subject; how many it had by itself.
+    pub(super) fn free_here(&self, opening: &Opening<'_>) -> u64 {
+        let (limiter, rule, subject) = (self.limiter, opening.rule.name(), opening.subject);
+        limiter.register.forget(rule, subject);
+        limiter.adaptive.vacate(rule, subject, limiter.clock.now())
+    }
+
+    pub(super) fn openings(&self, request: &Request<'_>) -> SmallVec<[Opening<'_>; 2]> {
         let (rules, limiter) = (&self.policy.rules, self.limiter);
         let keys = limiter.keys.load();
         engine::openings(rules, limiter.stance, &keys.fingerprint, request)
@@ -404,6 +416,21 @@ impl<S: Store> View<'_, S> {
     async fn give_up<F: FnOnce(Ticket) + Send>(&self, taking: Taking<F>) {
         self.limiter.forgo(taking.ticket()).await;
         taking.given_up();
+    }
+}
+
+/// What names the slots of a rule that may have no rate. The limit is any.
+pub(super) fn in_name_only<'a>(opening: &Opening<'a>) -> Charge<'a> {
+    let spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(1));
+    let any = Limit::compile(&spec, Precision::Script).expect("one a second fits every store");
+    Charge {
+        subject: opening.subject,
+        rule: opening.rule.name(),
+        rate: 0,
+        limit: Cow::Owned(any),
+        cost: Cost::ONE,
+        role: opening.role,
+        terms: opening.rule.terms(),
     }
 }
 

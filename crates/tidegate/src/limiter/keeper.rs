@@ -2,7 +2,8 @@
 //!
 //! One task renews the slots of a keeper, every third of their life, and ends when there are none. Kept
 //! true: a slot that was dropped is not taken again, and one that could not be renewed in time says
-//! that it is lost. Time and tasks are injected.
+//! that it is lost. One that is gone before its time was freed by an operator, and stays lost: taken again,
+//! it could never be freed. Time and tasks are injected.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +41,12 @@ struct Holding {
     ticket: Ticket,
     /// Until when the slot is held for certain, in nanoseconds of the runtime.
     until: AtomicU64,
+}
+
+impl Holding {
+    fn until(&self) -> Nanos {
+        Nanos::new(self.until.load(Ordering::Acquire))
+    }
 }
 
 /// A request that is open. Dropped, it is over: its slots are free, at the latest when they end by
@@ -169,6 +176,10 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
     async fn renew(&self, holding: &Holding) {
         let (ticket, sent) = (&holding.ticket, self.runtime.now());
         let held = match self.limiter.renew(ticket).await {
+            Ok(false) if holding.until() > sent => {
+                self.kept.lock().slots.remove(&ticket.holder);
+                Some(false)
+            }
             Ok(false) if self.keeps(ticket) => self.take_again(ticket).await,
             Ok(held) => Some(held),
             Err(_) => None, // nobody knows: it lasts as long as it was said to
@@ -198,10 +209,9 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
 
 impl<S: Store + 'static, R: Runtime> Slot<S, R> {
     /// Whether it may be that others have the slot by now: it could not be renewed in time, and there
-    /// was no room to take it again. It may be found again later.
+    /// was no room to take it again. It may be found again later, unless an operator has freed it.
     pub fn is_lost(&self) -> bool {
-        let until = Nanos::new(self.holding.until.load(Ordering::Acquire));
-        self.keeper.0.runtime.now() >= until
+        self.keeper.0.runtime.now() >= self.holding.until()
     }
 
     /// Ends the request and waits until the slot is free.

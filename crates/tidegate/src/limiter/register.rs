@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use tidegate_core::subject::RuleName;
+use smallvec::SmallVec;
+use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 use super::ticket::Ticket;
@@ -20,9 +21,12 @@ const MOST: usize = 250_000;
 #[derive(Debug, Default)]
 pub(super) struct Register(Mutex<Table>);
 
+/// Of which rule and whose the slots of a ticket are.
+type Slots = SmallVec<[(RuleName, Fingerprint); 1]>;
+
 #[derive(Debug, Default)]
 struct Table {
-    open: BTreeMap<u128, (Nanos, Vec<RuleName>)>,
+    open: BTreeMap<u128, (Nanos, Slots)>,
     /// When those that have ended are looked for.
     sweep: Sweep,
 }
@@ -44,8 +48,9 @@ impl Register {
             sweep.done(open.values().map(|(until, _)| *until), now);
         }
         if open.len() < MOST {
-            let rules = ticket.entries.iter().map(|entry| entry.rule.clone());
-            open.insert(ticket.holder, (until, rules.collect()));
+            let entries = ticket.entries.iter();
+            let slots = entries.map(|entry| (entry.rule.clone(), entry.subject));
+            open.insert(ticket.holder, (until, slots.collect()));
             sweep.note(until);
         }
     }
@@ -55,12 +60,20 @@ impl Register {
         self.0.lock().open.remove(&ticket.holder);
     }
 
+    /// The slots of a rule and subject were freed, whoever held them.
+    pub(super) fn forget(&self, rule: &RuleName, subject: Fingerprint) {
+        self.0.lock().open.retain(|_, (_, slots)| {
+            slots.retain(|(of, whose)| !(of == rule && *whose == subject));
+            !slots.is_empty()
+        });
+    }
+
     /// How many slots of each rule are open.
     pub(super) fn by_rule(&self, now: Nanos) -> BTreeMap<String, u64> {
         let table = self.0.lock();
         let mut counts = BTreeMap::new();
         let open = table.open.values().filter(|(until, _)| *until > now);
-        for rule in open.flat_map(|(_, rules)| rules) {
+        for (rule, _) in open.flat_map(|(_, slots)| slots) {
             *counts.entry(rule.as_str().to_owned()).or_insert(0) += 1;
         }
         counts

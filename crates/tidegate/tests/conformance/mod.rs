@@ -60,6 +60,7 @@ macro_rules! every_claim {
             slots_are_held_renewed_released_and_expire
             a_renewal_takes_no_slot
             slots_of_subjects_and_rules_are_apart
+            a_reset_frees_the_slots_of_a_rule_and_subject
             inspection_shows_use_and_reset_forgets_it
             a_changed_limit_keeps_what_was_used
             debt_under_a_smaller_limit_is_twice_that_limit
@@ -496,6 +497,26 @@ pub async fn slots_of_subjects_and_rules_are_apart(rig: &impl Rig) {
 }
 
 /// A slot of ten seconds.
+/// Whoever held one is told so, and does not get it back by renewing it.
+pub async fn a_reset_frees_the_slots_of_a_rule_and_subject(rig: &impl Rig) {
+    let ([counter, other], limit) = ([(); 2].map(|()| Counter::new()), tokens(rig, 10));
+    let held = async |hold: Hold<'_>| {
+        let held = rig.store().hold(&hold).await.expect("a store that answers");
+        held.granted
+    };
+    for counter in [&counter, &other] {
+        assert!(held(slot(counter, 1, 1)).await && !held(slot(counter, 2, 1)).await);
+    }
+    for freed in [1, 0] {
+        let reset = rig.store().reset(&set([counter.enforce(&limit, 1)])).await;
+        assert_eq!(reset.expect("a store that answers"), freed);
+    }
+    let renewed = rig.store().renew(&slot(&counter, 1, 1)).await;
+    assert!(!renewed.expect("a store that answers").granted);
+    assert!(held(slot(&counter, 2, 1)).await && !held(slot(&counter, 1, 1)).await);
+    assert!(!held(slot(&other, 2, 1)).await, "of another subject");
+}
+
 fn slot(counter: &Counter, holder: u128, most: u32) -> Hold<'_> {
     Hold {
         subject: counter.subject,

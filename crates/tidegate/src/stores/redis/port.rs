@@ -16,11 +16,14 @@ use super::link::Call;
 use super::plan::{Manner, Plan, key, text};
 use super::record;
 use super::reply::{Nonsense, Reply, number};
-use super::reservations::ledgers;
+use super::reservations::{beside_records, ledgers};
 use super::scripts::{self, Script};
 use super::{RedisStore, refused};
 
 type Answer<T> = Result<T, StoreError>;
+
+/// What the keys of slots begin with after their tag.
+pub(super) const SLOTS: &str = "s:";
 
 impl Store for RedisStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
@@ -201,6 +204,7 @@ impl Store for RedisStore {
             .collect();
         let arguments = rates.iter().map(Vec::as_slice).collect();
         let mut keys = ledgers(&set.charges);
+        keys.extend(beside_records(&set.charges, SLOTS));
         keys.extend(plan.keys);
         let value = self.plain(script, &keys, arguments).await?;
         number(&value).map_err(|error| refused(script, error))
@@ -286,7 +290,7 @@ impl RedisStore {
     /// Does `verb` to a slot.
     async fn slots(&self, hold: &Hold<'_>, verb: &str) -> Answer<Held> {
         let script = scripts::HOLD;
-        let keys = [key(hold.subject, "s:", hold.rule.as_str())];
+        let keys = [key(hold.subject, SLOTS, hold.rule.as_str())];
         let (holder, most) = (hold.holder.to_be_bytes(), hold.most.to_string());
         let lasts = hold.lasts.get().div_ceil(1_000).min(1 << 50).to_string();
         let arguments = [&holder, verb.as_bytes(), most.as_bytes(), lasts.as_bytes()];

@@ -47,6 +47,11 @@ impl RedisStore {
 
 /// One ledger for each record, in the order of a plan's records.
 pub(super) fn ledgers(charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
+    beside_records(charges, "e:")
+}
+
+/// A key of this sort for each record, in the order of a plan's records.
+pub(super) fn beside_records(charges: &[Charge<'_>], sort: &str) -> Vec<Vec<u8>> {
     let mut owners: SmallVec<[(Fingerprint, &RuleName); 2]> = SmallVec::new();
     for charge in charges {
         let owner = (charge.subject, charge.rule);
@@ -54,8 +59,8 @@ pub(super) fn ledgers(charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
             owners.push(owner);
         }
     }
-    let ledger = |(subject, rule): (Fingerprint, &RuleName)| key(subject, "e:", rule.as_str());
-    owners.into_iter().map(ledger).collect()
+    let beside = |(subject, rule): (Fingerprint, &RuleName)| key(subject, sort, rule.as_str());
+    owners.into_iter().map(beside).collect()
 }
 
 /// What was used of each charge, no more of it than a counter ever keeps; nothing if nobody said.

@@ -15,8 +15,9 @@ use super::model::{self, Stored};
 use super::wire::Wire;
 use crate::stores::redis::books::Intent;
 use crate::stores::redis::plan::{Manner, Plan};
+use crate::stores::redis::port::SLOTS;
 use crate::stores::redis::record;
-use crate::stores::redis::reservations::ledgers;
+use crate::stores::redis::reservations::{beside_records, ledgers};
 use crate::stores::redis::scripts::{self, Script};
 
 /// A charge: which rule, which rate, which limit of the pool, up to how much of that, what it costs, and
@@ -218,7 +219,8 @@ impl Run {
                     })
                     .collect();
                 let hash = self.hashes.of(scripts::RESET).to_vec();
-                let keys = [ledgers(&set.charges), plan.keys.to_vec()].concat();
+                let slots = beside_records(&set.charges, SLOTS);
+                let keys = [ledgers(&set.charges), slots, plan.keys.to_vec()].concat();
                 self.send_raw(&hash, &keys, &rates, subject.now);
                 Expect::Number(forgotten)
             }
