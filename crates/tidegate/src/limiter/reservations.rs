@@ -86,6 +86,12 @@ pub enum SettleError {
     /// The token was altered, made up, or sealed with another secret.
     #[error("this is not a reservation of this deployment")]
     Forged,
+    /// What was used is told in a unit that was not reserved. Nothing changed.
+    #[error("nothing was reserved in this unit; name those of the reservation")]
+    NotReserved {
+        /// The unit.
+        unit: String,
+    },
     /// The store did not answer, and there is no room to send it again later. It may be settled again.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -108,10 +114,15 @@ impl<S: Store> Limiter<S> {
     /// Corrects what a reservation charged to what was used, once.
     ///
     /// # Errors
-    /// When the token is not of this deployment, or the store gave no answer and nobody can be told later.
+    /// When the token is not of this deployment, a unit was not reserved, or the store gave no answer and
+    /// nobody can be told later.
     pub async fn settle(&self, token: &str, actual: &Actual) -> Result<Settlement, SettleError> {
         let receipt = Receipt::open(token, Kind::Reservation, &self.keys.load().secret);
         let receipt = receipt.map_err(|ReceiptError::Forged| SettleError::Forged)?;
+        if let Some(unit) = receipt.not_reserved(actual) {
+            let unit = unit.to_owned();
+            return Err(SettleError::NotReserved { unit });
+        }
         let settlement = match self.settle_by(&receipt, Some(actual)).await {
             Ok(settlement) => {
                 self.reservations.forget(receipt.id());
@@ -203,7 +214,7 @@ impl<S: Store> View<'_, S> {
         self.tell(&request, &decision);
         let token = decision
             .allowed()
-            .then(|| self.reserved(&decision, id, lasts));
+            .then(|| self.reserved(&request, &decision, id, lasts));
         Ok(Reservation {
             decision,
             token,
@@ -212,9 +223,16 @@ impl<S: Store> View<'_, S> {
     }
 
     /// The token of a reservation that was admitted, which this node looks after from now on.
-    fn reserved(&self, decision: &Decision, id: u128, lasts: Nanos) -> String {
+    fn reserved(
+        &self,
+        request: &Request<'_>,
+        decision: &Decision,
+        id: u128,
+        lasts: Nanos,
+    ) -> String {
         let limiter = self.limiter;
-        let receipt = Receipt::of_reservation(decision, id, lasts);
+        let units = request.costs.iter().map(|(unit, _)| unit.as_ref());
+        let receipt = Receipt::of_reservation(decision, id, lasts, units);
         let token = receipt.seal(&limiter.keys.load().secret);
         let due = limiter.clock.now().plus(lasts);
         if !receipt.is_of_nothing() {
