@@ -129,13 +129,17 @@ impl Adaptive {
 
     /// The lowest limit that any subject of each rule has now.
     pub(crate) fn limits(&self) -> BTreeMap<String, u32> {
-        let mut limits = BTreeMap::new();
-        for line in self.0.lock().lines.values() {
+        let table = self.0.lock();
+        let mut limits: BTreeMap<&str, u32> = BTreeMap::new();
+        for line in table.lines.values() {
             let limit = line.gradient.limit();
-            let lowest = limits.entry(line.rule.as_str().to_owned()).or_insert(limit);
+            let lowest = limits.entry(line.rule.as_str()).or_insert(limit);
             *lowest = limit.min(*lowest);
         }
+        let limits = limits.into_iter();
         limits
+            .map(|(rule, limit)| (rule.to_owned(), limit))
+            .collect()
     }
 
     /// Looks where a subject may be: in its own line, or in that of everybody else.

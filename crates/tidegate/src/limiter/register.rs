@@ -71,11 +71,13 @@ impl Register {
     /// How many slots of each rule are open.
     pub(super) fn by_rule(&self, now: Nanos) -> BTreeMap<String, u64> {
         let table = self.0.lock();
-        let mut counts = BTreeMap::new();
+        // Under the lock that every acquire takes: a name is copied for each rule, not for each slot.
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         let open = table.open.values().filter(|(until, _)| *until > now);
         for (rule, _) in open.flat_map(|(_, slots)| slots) {
-            *counts.entry(rule.as_str().to_owned()).or_insert(0) += 1;
+            *counts.entry(rule.as_str()).or_default() += 1;
         }
-        counts
+        let counts = counts.into_iter();
+        counts.map(|(rule, open)| (rule.to_owned(), open)).collect()
     }
 }
