@@ -15,7 +15,7 @@ use super::ticket::Ticket;
 use tidegate_core::sweep::Sweep;
 
 /// Tickets that are counted: what a node of many callers has open, and a few dozen megabytes.
-const MOST: usize = 250_000;
+pub const MOST_COUNTED: usize = 250_000;
 
 /// The open tickets.
 #[derive(Debug, Default)]
@@ -43,11 +43,11 @@ impl Register {
             sweep.note(until);
             return;
         }
-        if sweep.due(open.len(), MOST, now) {
+        if sweep.due(open.len(), MOST_COUNTED, now) {
             open.retain(|_, (until, _)| *until > now);
             sweep.done(open.values().map(|(until, _)| *until), now);
         }
-        if open.len() < MOST {
+        if open.len() < MOST_COUNTED {
             let entries = ticket.entries.iter();
             let slots = entries.map(|entry| (entry.rule.clone(), entry.subject));
             open.insert(ticket.holder, (until, slots.collect()));

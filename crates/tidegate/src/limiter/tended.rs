@@ -12,7 +12,7 @@ use tidegate_core::units::Nanos;
 use crate::receipt::{Actual, Receipt};
 
 /// Reservations and settlements that are looked after, of each so many at most.
-const MOST: usize = 1 << 16;
+pub const MOST_TENDED: usize = 1 << 16;
 /// How many are looked after in one go.
 const AT_ONCE: usize = 1 << 12;
 
@@ -42,7 +42,7 @@ struct Tables {
 
 impl Default for Tended {
     fn default() -> Self {
-        Tended::new(MOST)
+        Tended::new(MOST_TENDED)
     }
 }
 
