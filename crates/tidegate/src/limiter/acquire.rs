@@ -20,7 +20,7 @@ use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
 
 use super::taking::Taking;
-use super::ticket::{Entry, Place, Ticket, TicketError};
+use super::ticket::{Entry, Site, Ticket, TicketError};
 use super::{Limiter, View};
 
 /// How long a slot lasts where nobody says.
@@ -146,13 +146,13 @@ impl<S: Store> Limiter<S> {
     pub(super) async fn take_again(&self, ticket: &Ticket) -> Result<bool, StoreError> {
         let mut held = true;
         for entry in &ticket.entries {
-            held &= match entry.place {
-                Place::Store => {
+            held &= match entry.site {
+                Site::Store => {
                     let (most, terms) = self.asked(entry);
                     let again = hold(ticket, entry, most, &terms);
                     self.store.hold(&again).await?.granted
                 }
-                Place::Node => {
+                Site::Node => {
                     let (rule, subject, now) = (&entry.rule, entry.subject, self.clock.now());
                     let until = now.plus(ticket.lasts);
                     let adaptive = &self.adaptive;
@@ -202,7 +202,7 @@ impl<S: Store> Limiter<S> {
     }
 
     async fn renew_one(&self, ticket: &Ticket, entry: &Entry) -> Result<bool, StoreError> {
-        if entry.place == Place::Node {
+        if entry.site == Site::Node {
             let now = self.clock.now();
             let (rule, until) = (&entry.rule, now.plus(ticket.lasts));
             let own = self
@@ -222,17 +222,17 @@ impl<S: Store> Limiter<S> {
         ended: Ended,
     ) -> Result<(), StoreError> {
         let (rule, subject, holder) = (&entry.rule, entry.subject, ticket.holder);
-        match (entry.place, ended) {
-            (Place::Store, _) => {
+        match (entry.site, ended) {
+            (Site::Store, _) => {
                 let (most, terms) = self.asked(entry);
                 self.store.release(&hold(ticket, entry, most, &terms)).await
             }
-            (Place::Node, Ended::Over) => {
+            (Site::Node, Ended::Over) => {
                 self.adaptive
                     .release(rule, subject, holder, self.clock.now());
                 Ok(())
             }
-            (Place::Node, Ended::Unbegun) => {
+            (Site::Node, Ended::Unbegun) => {
                 self.adaptive.forget(rule, subject, holder);
                 Ok(())
             }
@@ -439,9 +439,9 @@ fn entry_of(opening: &Opening<'_>) -> Entry {
     Entry {
         rule: opening.rule.name().clone(),
         subject: opening.subject,
-        place: match opening.most {
-            Concurrent::Most(_) => Place::Store,
-            Concurrent::Adaptive => Place::Node,
+        site: match opening.most {
+            Concurrent::Most(_) => Site::Store,
+            Concurrent::Adaptive => Site::Node,
         },
     }
 }

@@ -26,12 +26,12 @@ struct Inner<S, R> {
     limiter: Arc<Limiter<S>>,
     runtime: R,
     lasts: Nanos,
-    kept: Mutex<Kept>,
+    slots: Mutex<Slots>,
 }
 
 #[derive(Default)]
-struct Kept {
-    slots: BTreeMap<u128, Arc<Holding>>,
+struct Slots {
+    open: BTreeMap<u128, Arc<Holding>>,
     /// Whether there is a task that renews them.
     attended: bool,
 }
@@ -76,7 +76,7 @@ impl<S: Store + 'static, R: Runtime> Keeper<S, R> {
             limiter,
             runtime,
             lasts,
-            kept: Mutex::default(),
+            slots: Mutex::default(),
         }))
     }
 
@@ -120,10 +120,10 @@ impl<S: Store + 'static, R: Runtime> Keeper<S, R> {
             ticket,
         });
         let unattended = {
-            let mut kept = inner.kept.lock();
+            let mut slots = inner.slots.lock();
             let holder = holding.ticket.holder;
-            kept.slots.insert(holder, Arc::clone(&holding));
-            !std::mem::replace(&mut kept.attended, true)
+            slots.open.insert(holder, Arc::clone(&holding));
+            !std::mem::replace(&mut slots.attended, true)
         };
         if unattended {
             let runtime = inner.runtime.clone();
@@ -147,12 +147,12 @@ async fn attend<S: Store + 'static, R: Runtime>(keeper: Weak<Inner<S, R>>, runti
             return;
         };
         let held: Vec<Arc<Holding>> = {
-            let mut kept = inner.kept.lock();
-            if kept.slots.is_empty() {
-                kept.attended = false;
+            let mut slots = inner.slots.lock();
+            if slots.open.is_empty() {
+                slots.attended = false;
                 return;
             }
-            kept.slots.values().cloned().collect()
+            slots.open.values().cloned().collect()
         };
         inner.renew_all(&held).await;
     }
@@ -177,7 +177,7 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
         let (ticket, sent) = (&holding.ticket, self.runtime.now());
         let held = match self.limiter.renew(ticket).await {
             Ok(false) if holding.until() > sent => {
-                self.kept.lock().slots.remove(&ticket.holder);
+                self.slots.lock().open.remove(&ticket.holder);
                 Some(false)
             }
             Ok(false) if self.keeps(ticket) => self.take_again(ticket).await,
@@ -203,7 +203,7 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
     }
 
     fn keeps(&self, ticket: &Ticket) -> bool {
-        self.kept.lock().slots.contains_key(&ticket.holder)
+        self.slots.lock().open.contains_key(&ticket.holder)
     }
 }
 
@@ -226,8 +226,8 @@ impl<S: Store + 'static, R: Runtime> Slot<S, R> {
 impl<S, R> Keeper<S, R> {
     /// Renews a slot no more; whether it was still kept.
     fn let_go(&self, holding: &Holding) -> bool {
-        let mut kept = self.0.kept.lock();
-        kept.slots.remove(&holding.ticket.holder).is_some()
+        let mut slots = self.0.slots.lock();
+        slots.open.remove(&holding.ticket.holder).is_some()
     }
 }
 

@@ -11,7 +11,7 @@ use tidegate_core::request::Request;
 use tidegate_core::store::{Reserve, Settled, Store, StoreError};
 use tidegate_core::units::Nanos;
 
-use super::tended::Kept;
+use super::tended::Duty;
 use super::{Limiter, View};
 use crate::receipt::{Actual, Kind, Receipt, ReceiptError};
 use crate::resilience::join_all;
@@ -130,13 +130,13 @@ impl<S: Store> Limiter<S> {
             }
             Err(error) => {
                 let now = self.clock.now();
-                let kept = Kept {
+                let duty = Duty {
                     due: now,
                     gives_up: now.plus(receipt.lasts()).plus(receipt.lasts()),
                     said: Some(actual.clone()),
                     receipt,
                 };
-                match self.reservations.keep(kept) {
+                match self.reservations.keep(duty) {
                     true => Settlement::Waiting,
                     false => return Err(error.into()),
                 }
@@ -167,16 +167,16 @@ impl<S: Store> Limiter<S> {
     /// time, and nobody else waits for it: it may be of a part that is away.
     pub async fn tend_reservations(&self) {
         for some in self.reservations.due(self.clock.now()).chunks(AT_ONCE) {
-            join_all(some.iter().map(|kept| self.tend(kept))).await;
+            join_all(some.iter().map(|duty| self.tend(duty))).await;
         }
     }
 
-    async fn tend(&self, kept: &Kept) {
-        let Ok(settlement) = self.settle_by(&kept.receipt, kept.said.as_ref()).await else {
+    async fn tend(&self, duty: &Duty) {
+        let Ok(settlement) = self.settle_by(&duty.receipt, duty.said.as_ref()).await else {
             return;
         };
-        self.reservations.done(kept);
-        let step = match (&kept.said, settlement) {
+        self.reservations.done(duty);
+        let step = match (&duty.said, settlement) {
             (Some(_), settlement) => settlement.step(),
             (None, Settlement::Done) => ReservationStep::Returned,
             (None, _) => return, // settled on another node
@@ -237,7 +237,7 @@ impl<S: Store> View<'_, S> {
         let due = limiter.clock.now().plus(lasts);
         if !receipt.is_of_nothing() {
             // If there is no room, the next reservation of the client brings it back.
-            limiter.reservations.keep(Kept {
+            limiter.reservations.keep(Duty {
                 receipt,
                 due,
                 gives_up: due.plus(Reserve::LONGEST),

@@ -7,7 +7,7 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 use super::books::Intent;
-use super::plan::{Manner, Plan, key};
+use super::plan::{Plan, Spending, key};
 use super::port::decided;
 use super::reply::{Nonsense, Reply};
 use super::{RedisStore, refused, scripts};
@@ -22,7 +22,7 @@ impl RedisStore {
         let after = [&id[..], lasts.as_bytes()];
         let read = |plan: &Plan, reply| decided(script, set, plan, &reply, Intent::Charge);
         let (charges, ledgers) = (&set.charges, ledgers(&set.charges));
-        self.run(script, charges, Manner::Charge, &ledgers, &after, read)
+        self.run(script, charges, Spending::Charge, &ledgers, &after, read)
             .await
     }
 
@@ -40,7 +40,7 @@ impl RedisStore {
             _ => Err(refused(script, Nonsense::Shape)),
         };
         let (charges, ledgers) = (&settle.set.charges, ledgers(&settle.set.charges));
-        self.run(script, charges, Manner::Charge, &ledgers, &after, read)
+        self.run(script, charges, Spending::Charge, &ledgers, &after, read)
             .await
     }
 }

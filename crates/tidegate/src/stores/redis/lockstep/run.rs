@@ -14,7 +14,7 @@ use super::cases::{self, Random, START};
 use super::model::{self, Stored};
 use super::wire::Wire;
 use crate::stores::redis::books::Intent;
-use crate::stores::redis::plan::{Manner, Plan};
+use crate::stores::redis::plan::{Plan, Spending};
 use crate::stores::redis::port::SLOTS;
 use crate::stores::redis::record;
 use crate::stores::redis::reservations::{beside_records, ledgers};
@@ -160,11 +160,11 @@ impl Run {
             .collect();
         let set = ChargeSet { charges };
         let now = Nanos::new(subject.now * 1_000);
-        let manner = match verb {
-            18 => Manner::Force,
-            _ => Manner::Charge,
+        let spending = match verb {
+            18 => Spending::Force,
+            _ => Spending::Charge,
         };
-        let plan = Plan::new(&set.charges, manner, now).expect("a plan");
+        let plan = Plan::new(&set.charges, spending, now).expect("a plan");
         let places: Vec<usize> = plan.keys.iter().map(|key| self.rule_of(key)).collect();
         let mut records: Vec<Stored> = places
             .iter()
