@@ -431,6 +431,8 @@ pub trait Store: Send + Sync {
         set: &ChargeSet<'_>,
     ) -> impl Future<Output = Answer<Vec<Option<Inspection>>>> + Send;
 
-    /// Forgets each counter; how many there were.
+    /// Forgets all that is known of some rules and subjects, which charges of all rates of a rule name: the
+    /// counters, the reservations that are open of them, and the slots, whoever holds them. How many
+    /// counters and slots there were.
     fn reset(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<u64>> + Send;
 }

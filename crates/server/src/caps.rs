@@ -4,6 +4,11 @@
 
 use std::time::Duration;
 
+use tidegate::resilience::Settings;
+use tidegate::stores::memory::MOST_RESERVED;
+use tidegate::{MOST_ADAPTIVE, MOST_COUNTED, MOST_TENDED};
+use tidegate_core::store::Reserve;
+
 use crate::edges::{envoy, http, resp};
 use crate::net::{body, connection, outgoing, tls};
 
@@ -148,9 +153,58 @@ fn of_http() -> Vec<Row> {
         ),
         (
             door,
+            "life of a reservation",
+            secs(Reserve::LONGEST.duration()),
+            bad,
+        ),
+        (
+            door,
             "a body for `/json`",
             size(envoy::json::LARGEST),
             "400",
+        ),
+    ]
+}
+
+/// What a node keeps of what clients have open.
+fn of_what_is_open() -> Vec<Row> {
+    let door = "HTTP";
+    vec![
+        (
+            door,
+            "charges of open reservations that memory remembers",
+            number(MOST_RESERVED),
+            "503",
+        ),
+        (
+            door,
+            "open reservations whose end a node looks after",
+            number(MOST_TENDED),
+            "the estimate comes back with the next reservation",
+        ),
+        (
+            door,
+            "settlements that wait for the store",
+            number(MOST_TENDED),
+            "503",
+        ),
+        (
+            door,
+            "open slots that a node remembers of a shared store",
+            number(Settings::default().remembered),
+            "known to the store alone, and none are given without it",
+        ),
+        (
+            door,
+            "open slots that a node counts in its metrics",
+            number(MOST_COUNTED),
+            "not counted",
+        ),
+        (
+            door,
+            "subjects with an adaptive limit of their own",
+            number(MOST_ADAPTIVE),
+            "those beyond share one of their rule",
         ),
     ]
 }
@@ -255,7 +309,9 @@ fn of_resp() -> Vec<Row> {
 
 fn table() -> String {
     let mut table = String::from("| door | what | at most | beyond it |\n|---|---|---|---|\n");
-    for rows in [of_every_door(), of_http(), of_http2(), of_grpc(), of_resp()] {
+    let doors = [of_http2(), of_grpc(), of_resp()];
+    let all = [of_every_door(), of_http(), of_what_is_open()];
+    for rows in all.into_iter().chain(doors) {
         for (door, what, most, then) in rows {
             table += &format!("| {door} | {what} | {most} | {then} |\n");
         }

@@ -9,12 +9,13 @@ use http::{HeaderMap, HeaderValue, header};
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::http::{BodyStyle, Context, ResetStyle};
 use tidegate::observe::{Line, Metrics, RuleSeries};
-use tidegate::{Acquired, Full, Limiter, Reservation, SlotError};
+use tidegate::{Acquired, Full, Limiter, Reservation, SlotError, Ticket};
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::engine::{Decision, Fate};
 use tidegate_core::request::{Edge, Request};
 use tidegate_core::store::{Single, StoreError};
 use tidegate_core::units::Nanos;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -85,17 +86,26 @@ impl Service {
         decision
     }
 
-    /// Opens one request, and takes the time.
+    /// Opens one request, and takes the time. Whoever stops waiting for it leaves no slot taken.
     pub(crate) async fn open(
-        &self,
+        self: &Arc<Self>,
         request: Request<'_>,
         lasts: Nanos,
     ) -> Result<Acquired, SlotError> {
         let edge = request.edge;
         let begun = Instant::now();
-        let acquired = self.limiter.acquire(request, lasts).await;
+        let left = |ticket| Arc::clone(self).forgo_soon(ticket);
+        let acquired = self.limiter.acquire_or(request, lasts, left).await;
         self.metrics.took(edge, begun.elapsed());
         acquired
+    }
+
+    /// Frees what was taken for a caller that hung up. When the process is ending there is nobody to do
+    /// so, and the slots end by themselves.
+    fn forgo_soon(self: Arc<Self>, ticket: Ticket) {
+        if let Ok(tokio) = Handle::try_current() {
+            tokio.spawn(async move { self.limiter.forgo(&ticket).await });
+        }
     }
 
     /// Decides one request and reserves what it may cost, and takes the time.

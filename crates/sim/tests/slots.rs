@@ -1,7 +1,10 @@
 //! Limits on what is open at once, through everything that can happen to a store and to a holder: never
 //! more than are stated, and no slot that nobody holds stays taken.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use parking_lot::Mutex;
 use tidegate::clock::ManualClock;
@@ -113,6 +116,22 @@ impl<S: Store + 'static> Scene<S> {
             }
             Acquired::Refused(_) => panic!("no rate refuses"),
         }
+    }
+
+    /// Whether one more is open after so long; else it is not waited for any more.
+    fn waits(&self, node: usize, span: Nanos) -> bool {
+        let mut acquiring = pin!(self.nodes[node].keeper.acquire(ada()));
+        let mut waiting = pin!(self.sim.sleep(span));
+        self.sim.block_on(poll_fn(|context| {
+            match (
+                acquiring.as_mut().poll(context),
+                waiting.as_mut().poll(context),
+            ) {
+                (Poll::Ready(_), _) => Poll::Ready(true),
+                (Poll::Pending, Poll::Ready(())) => Poll::Ready(false),
+                (Poll::Pending, Poll::Pending) => Poll::Pending,
+            }
+        }))
     }
 
     /// As many more as there is room for, over all nodes in turn.
@@ -299,6 +318,25 @@ fn a_slot_that_could_not_be_renewed_is_lost_until_there_is_room_again() {
     assert!(scene.open(1).is_none());
 }
 
+/// An operator frees what a program does not let go of. Taken again as soon as there is room, it could
+/// never be freed.
+#[test]
+fn a_slot_that_an_operator_has_freed_is_lost_for_good() {
+    let scene = Scene::new(2, 1);
+    let slot = scene.open(0).expect("room");
+    scene.pass(SECS(20));
+    let freed = scene.nodes[1].limiter.view();
+    let freed = scene.sim.block_on(freed.reset(ada())).expect("an answer");
+    assert_eq!(freed, 1);
+    let other = scene.open(1).expect("the place is free");
+    scene.pass(SECS(4));
+    assert!(slot.is_lost() && !other.is_lost());
+    drop(other);
+    scene.pass(SECS(60));
+    assert!(slot.is_lost());
+    assert!(scene.open(0).is_some());
+}
+
 /// A renewal that is under way when its slot is given back must not take it again; nor must whoever
 /// finds that the store has lost it.
 #[test]
@@ -340,6 +378,33 @@ fn a_slot_that_was_given_back_is_never_taken_again() {
             .expect("an answer")
     );
     assert!(scene.open(0).is_some());
+}
+
+/// Whoever stops waiting knows of no slot, so nobody would give it back: it was taken for as long as it
+/// lasts. Here for every moment of the way to the store and back.
+#[test]
+fn whoever_stops_waiting_leaves_no_slot_taken() {
+    let patient = Settings {
+        budget: SECS(5),
+        ..Settings::default()
+    };
+    let slow = Weather {
+        fastest: MS(50),
+        ..Weather::FAIR
+    };
+    let left = |waited: Nanos| {
+        let (bare, whole) = (bare(1), Scene::settled(1, 2, 1, &patient));
+        bare.weather(slow);
+        whole.weather(slow);
+        assert!(!bare.waits(0, waited) && !whole.waits(0, waited));
+        for pause in [MS(300), SECS(1)] {
+            bare.pass(pause);
+            whole.pass(pause);
+        }
+        let after = (bare.open(1).is_some(), whole.open(1).is_some());
+        assert_eq!(after, (true, true), "left after {waited}");
+    };
+    (5..100).step_by(5).map(MS).for_each(left);
 }
 
 /// A crowd that is refused while the store is away must not fill what a node remembers of slots.

@@ -9,6 +9,7 @@ mod keeper;
 mod keyed;
 mod register;
 mod reservations;
+mod taking;
 mod tended;
 mod ticket;
 
@@ -31,11 +32,14 @@ use crate::receipt::{Kind, Receipt, ReceiptError};
 use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
 
+use self::acquire::in_name_only;
 pub use self::acquire::{Acquired, Full, Opened, SlotError, USUAL_SLOT};
 pub use self::keeper::{Keeper, Slot};
 pub use self::keyed::{Act, Family, Keyed};
+pub use self::register::MOST_COUNTED;
 use self::register::Register;
 pub use self::reservations::{Reservation, SettleError, Settlement};
+pub use self::tended::MOST_TENDED;
 use self::tended::Tended;
 pub use self::ticket::{Ticket, TicketError};
 use crate::adaptive::Adaptive;
@@ -297,16 +301,26 @@ impl<S: Store> View<'_, S> {
         Ok(standings.collect())
     }
 
-    /// Forgets what the request's client has used of every limit that applies to it; how many
-    /// counters that were.
+    /// Forgets what the request's client has used of every limit that applies to it, and what it has
+    /// open: whoever holds a slot of it is told so when it is renewed. How many counters and slots that
+    /// were.
     ///
     /// # Errors
     /// When the store gave no answer.
     pub async fn reset(&self, request: Request<'_>) -> Result<u64, StoreError> {
         let mut request = request;
         self.identify(&mut request);
-        let set = self.every_limit(&mut request).set;
-        self.limiter.store.reset(&set).await
+        let mut set = self.every_limit(&mut request).set;
+        let openings = self.openings(&request);
+        for opening in &openings {
+            let rule = opening.rule.name();
+            if !set.charges.iter().any(|charge| charge.rule == rule) {
+                set.charges.push(in_name_only(opening));
+            }
+        }
+        let forgotten = self.limiter.store.reset(&set).await?;
+        let freed = openings.iter().map(|opening| self.free_here(opening));
+        Ok(forgotten + freed.sum::<u64>())
     }
 }
 

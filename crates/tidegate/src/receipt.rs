@@ -82,6 +82,8 @@ pub(crate) struct Receipt {
     id: u128,
     charged: Nanos,
     until: Nanos,
+    /// The units that a reservation named, also those that no rule counts.
+    units: Vec<String>,
     entries: Vec<Entry>,
 }
 
@@ -106,17 +108,27 @@ impl Receipt {
             id,
             charged: decision.at(),
             until: decision.at().plus(resets.max().unwrap_or(Nanos::ZERO)),
+            units: Vec::new(),
             entries,
         })
     }
 
-    /// The receipt of a reservation that was admitted.
-    pub(crate) fn of_reservation(decision: &Decision, id: u128, lasts: Nanos) -> Self {
+    /// The receipt of a reservation that was admitted, in the units that it named.
+    pub(crate) fn of_reservation<'u>(
+        decision: &Decision,
+        id: u128,
+        lasts: Nanos,
+        units: impl Iterator<Item = &'u str>,
+    ) -> Self {
         Receipt {
             kind: Kind::Reservation,
             id,
             charged: decision.at(),
             until: decision.at().plus(lasts),
+            units: units
+                .filter(|unit| is_short(unit))
+                .map(str::to_owned)
+                .collect(),
             entries: entries_of(decision),
         }
     }
@@ -134,6 +146,12 @@ impl Receipt {
     /// Whether nothing was charged: no rule applied.
     pub(crate) fn is_of_nothing(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// The first unit of what was used that nobody reserved: nothing would be corrected by it.
+    pub(crate) fn not_reserved<'a>(&self, actual: &'a Actual) -> Option<&'a str> {
+        let mut units = actual.costs.iter().map(|(unit, _)| unit.as_str());
+        units.find(|unit| !self.units.iter().any(|named| named == unit))
     }
 
     /// What to ask of the store when so much was used, or when nobody said. A rule that has changed
@@ -188,10 +206,14 @@ impl Receipt {
         bytes.extend(self.id.to_be_bytes());
         bytes.extend(self.charged.get().to_be_bytes());
         bytes.extend(self.until.get().to_be_bytes());
+        if self.kind == Kind::Reservation {
+            bytes.extend(u16::try_from(self.units.len()).unwrap_or(0).to_be_bytes());
+            self.units
+                .iter()
+                .for_each(|unit| put_name(&mut bytes, unit));
+        }
         for entry in &self.entries {
-            let name = entry.rule.as_bytes();
-            bytes.extend(u16::try_from(name.len()).unwrap_or(0).to_be_bytes());
-            bytes.extend(name);
+            put_name(&mut bytes, &entry.rule);
             bytes.push(entry.rate);
             bytes.extend(entry.tag.to_be_bytes());
             bytes.extend(entry.subject.bits().to_be_bytes());
@@ -223,14 +245,17 @@ impl Receipt {
             id: u128::from_be_bytes(from.take()?),
             charged: Nanos::new(u64::from_be_bytes(from.take()?)),
             until: Nanos::new(u64::from_be_bytes(from.take()?)),
+            units: Vec::new(),
             entries: Vec::new(),
         };
+        if kind == Kind::Reservation {
+            for _ in 0..u16::from_be_bytes(from.take()?) {
+                receipt.units.push(from.take_name()?);
+            }
+        }
         while !from.0.is_empty() {
-            let name_len = usize::from(u16::from_be_bytes(from.take()?));
-            let (name, rest) = from.0.split_at_checked(name_len)?;
-            from.0 = rest;
             receipt.entries.push(Entry {
-                rule: String::from_utf8(name.to_vec()).ok()?,
+                rule: from.take_name()?,
                 rate: u8::from_be_bytes(from.take()?),
                 tag: u32::from_be_bytes(from.take()?),
                 subject: Fingerprint::new(u128::from_be_bytes(from.take()?)),
@@ -283,6 +308,24 @@ impl Reader<'_> {
         self.0 = rest;
         Some(*taken)
     }
+
+    fn take_name(&mut self) -> Option<String> {
+        let length = usize::from(u16::from_be_bytes(self.take()?));
+        let (name, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        String::from_utf8(name.to_vec()).ok()
+    }
+}
+
+/// Whether a name can be written. Those of rules can, and those of units on the wire.
+fn is_short(name: &str) -> bool {
+    name.len() <= usize::from(u8::MAX)
+}
+
+fn put_name(bytes: &mut Vec<u8>, name: &str) {
+    let length = u16::try_from(name.len()).expect("names of rules and units are short");
+    bytes.extend(length.to_be_bytes());
+    bytes.extend(name.as_bytes());
 }
 
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
@@ -312,6 +355,7 @@ impl Receipt {
             id,
             charged: Nanos::ZERO,
             until: Nanos::ZERO,
+            units: Vec::new(),
             entries: Vec::new(),
         }
     }
@@ -328,6 +372,7 @@ mod tests {
             id: 42,
             charged: Nanos::from_secs(1),
             until: Nanos::from_secs(61),
+            units: Vec::new(),
             entries: vec![Entry {
                 rule: "search".into(),
                 rate: 1,
@@ -383,7 +428,19 @@ mod tests {
     fn no_payload_panics_or_takes_long() {
         let good: Vec<Vec<u8>> = [Kind::Charge, Kind::Reservation]
             .into_iter()
-            .map(|kind| Receipt { kind, ..receipt() }.payload())
+            .map(|kind| {
+                let units = match kind {
+                    Kind::Charge => Vec::new(),
+                    Kind::Reservation => vec!["tokens".to_owned(), "calls".to_owned()],
+                };
+                let receipt = receipt();
+                Receipt {
+                    kind,
+                    units,
+                    ..receipt
+                }
+                .payload()
+            })
             .collect();
         let attack = Attack {
             parser: "receipts",

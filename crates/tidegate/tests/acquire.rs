@@ -207,6 +207,35 @@ fn a_slot_ends_by_itself_and_a_change_of_rules_keeps_what_is_open() {
 }
 
 #[test]
+fn a_reset_frees_the_slots_of_one_subject_and_nobody_gets_them_back() {
+    let bench = Bench::new(
+        "  - { name: most, by: user, concurrent: 2 }\n  \
+           - { name: both, by: user, concurrent: 9, rate: 9/hour, algorithm: fixed-window }\n  \
+           - { name: found, by: user, concurrent: adaptive }",
+    );
+    let stuck = [(); 2].map(|()| bench.check("user=ada", None).unwrap());
+    let bob = bench.check("user=bob", None).unwrap();
+    bench.check("user=ada", Some("most 2/2"));
+    let ada = Request::default().with("user", "ada");
+    let reset = bench.tokio.block_on(bench.limiter.view().reset(ada));
+    assert_eq!(
+        reset.unwrap(),
+        3 * 2 + 1,
+        "slots, and the counter of a rate"
+    );
+    let counted = |open: u64| ["most", "both", "found"].map(|rule| (rule.to_owned(), open));
+    assert_eq!(bench.counted(), counted(1));
+    for _ in 0..2 {
+        assert!(stuck.iter().all(|ticket| !bench.renew(ticket)));
+    }
+    assert_eq!(bench.counted(), counted(1));
+    bench.check("user=ada", None);
+    bench.check("user=ada", None);
+    bench.check("user=ada", Some("most 2/2"));
+    assert!(bench.renew(&bob));
+}
+
+#[test]
 fn a_list_opens_without_slots_or_refuses() {
     let clock = Arc::new(ManualClock::at(START));
     let text = "version: 1\nallow: [192.0.2.1]\nblock: [192.0.2.2]\n\

@@ -49,6 +49,25 @@ fn each_unit_is_settled_by_its_name_and_the_rest_stays_as_estimated() {
     assert_eq!(used(&bench), (1, 120));
 }
 
+/// `done` was told to one who had misspelt the unit, and the estimate stood.
+#[test]
+fn a_unit_that_nobody_reserved_is_an_error_and_changes_nothing() {
+    let bench = Bench::new(TOKENS);
+    let token = reserve(&bench, "user=a tokens:300 images:2").token.unwrap();
+    let misspelt = Actual::of("tokens", 9).and("tokns", 9);
+    let refused = ready(bench.limiter.settle(&token, &misspelt));
+    let named = |unit: &str| unit == "tokns";
+    assert!(
+        matches!(&refused, Err(SettleError::NotReserved { unit }) if named(unit)),
+        "{refused:?}"
+    );
+    assert_eq!(used(&bench), (1, 300));
+    // No rule counts images: that is no fault of who reserved some.
+    let all = Actual::of("tokens", 9).and("images", 1);
+    assert_eq!(settle(&bench, &token, &all), Settlement::Done);
+    assert_eq!(used(&bench), (1, 9));
+}
+
 #[test]
 fn a_refused_reservation_has_no_token_and_charges_nothing() {
     let bench = Bench::new(TOKENS);

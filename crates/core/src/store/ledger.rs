@@ -51,7 +51,7 @@ impl Entry {
     }
 
     /// Whether it is what `settle` names as `charge`. By everything but when it was charged: of limits
-    /// that were charged one after another only the latest time is known.
+    /// that were charged one after another only the earliest time is known.
     fn is_named(&self, settle: &Settle<'_>, charge: &Charge<'_>) -> bool {
         let named = (settle.id, charge.limit.tag(), charge.cost, settle.lasts());
         named == (self.id, self.tag, self.estimate, self.lasts)

@@ -32,8 +32,8 @@ impl Reserve<'_> {
 pub struct Settle<'a> {
     /// That of the reservation.
     pub id: u128,
-    /// The store's time of its charge. Of one that was charged in several steps the latest: each store
-    /// remembers its own.
+    /// The store's time of its charge. Of one that was charged in several steps the earliest: each
+    /// store remembers its own.
     pub charged: Nanos,
     /// When it ends or ended.
     pub until: Nanos,

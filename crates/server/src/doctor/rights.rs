@@ -35,7 +35,7 @@ pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>
         ("cluster|info", &[b"CLUSTER", b"INFO"]),
         ("pexpire", &[b"PEXPIRE", hash, LASTS_MILLIS]),
     ];
-    let commands: [(&'static str, &[&[u8]]); 25] = [
+    let commands: [(&'static str, &[&[u8]]); 26] = [
         ("ping", &[b"PING"]),
         ("info", &[b"INFO", b"server"]),
         ("time", &[b"TIME"]),
@@ -64,6 +64,7 @@ pub(super) async fn trials(console: &Console, prefix: &str) -> Result<Vec<Trial>
             &[b"ZREMRANGEBYSCORE", scores, b"2", b"3"],
         ),
         ("zrem", &[b"ZREM", scores, b"a"]),
+        ("unlink", &[b"UNLINK", scores]),
         ("del", &[b"DEL", text, hash, scores]),
     ];
     let mut trials = Vec::with_capacity(commands.len());

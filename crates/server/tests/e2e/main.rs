@@ -50,6 +50,7 @@ mod server;
 mod shared;
 mod shedding;
 mod slots;
+mod slots_left;
 mod window;
 mod witness;
 mod xds;

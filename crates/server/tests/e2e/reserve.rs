@@ -113,13 +113,22 @@ fn what_is_no_reservation_is_refused_with_its_field() {
     assert_eq!(refused.status, 400);
     assert!(refused.body.contains("`reservation`"), "{refused:?}");
     let reserved = token(&reserve(&mut client, 1, 60_000));
+    let misspelt = json!({"reservation": reserved, "costs": {"tokns": 9}}).to_string();
+    let refused = client.post("/v1/settle", &misspelt);
+    let field = &refused.json()["field"];
+    assert_eq!((refused.status, field), (400, &json!("costs.tokns")));
+    assert!(refused.body.contains("nothing was reserved"), "{refused:?}");
     let swapped = json!({"receipt": reserved}).to_string();
     assert_eq!(client.post("/v1/refund", &swapped).status, 400);
     assert_eq!(client.post("/v1/reserve", ask).status, 400, "no receipt");
     assert_eq!(client.request("GET", "/v1/reserve", &[], "").status, 405);
     // Whoever no rule applies to is not charged, and need not know.
-    let nobody = client.post("/v1/reserve", r#"{"attributes": {"user": "ada"}}"#);
-    assert_eq!(settle(&mut client, &token(&nobody), 7), "done");
+    let images = r#"{"attributes": {"user": "ada"}, "costs": {"images": 2}}"#;
+    let nobody = token(&client.post("/v1/reserve", images));
+    let used = json!({"reservation": nobody, "costs": {"images": 1}}).to_string();
+    assert_eq!(client.post("/v1/settle", &used).json()["settled"], "done");
+    let used = used.replace("images", "tokens");
+    assert_eq!(client.post("/v1/settle", &used).status, 400, "not reserved");
 }
 
 #[test]

@@ -10,16 +10,17 @@ use crate::http::{Client, Reply};
 use crate::server::{DEADLINE, Server, wait_for};
 use crate::window::unit;
 
-const UPLOADS: &str = "version: 1\nrules: [{ name: uploads, by: user, concurrent: 2 }]\n";
+pub(crate) const UPLOADS: &str =
+    "version: 1\nrules: [{ name: uploads, by: user, concurrent: 2 }]\n";
 
 /// A node that waits for its store as long as it takes.
-fn node(redis: &Redis, rules: &str) -> Server {
+pub(crate) fn node(redis: &Redis, rules: &str) -> Server {
     let node = Server::with(rules, &["--store", &redis.url(), "--store-budget", "30000"]);
     exact(&node);
     node
 }
 
-fn exact(node: &Server) {
+pub(crate) fn exact(node: &Server) {
     wait_for("an exact node", || {
         (node.metric("tidegate_store_exact") == 1).then_some(())
     });
@@ -29,23 +30,23 @@ fn limit(most: u32) -> String {
     UPLOADS.replace("concurrent: 2", &format!("concurrent: {most}"))
 }
 
-fn ada(ttl_ms: u64) -> String {
+pub(crate) fn ada(ttl_ms: u64) -> String {
     format!(r#"{{"attributes": {{"user": "ada"}}, "ttl_ms": {ttl_ms}}}"#)
 }
 
-fn acquire(client: &mut Client, ttl_ms: u64) -> Reply {
+pub(crate) fn acquire(client: &mut Client, ttl_ms: u64) -> Reply {
     let reply = client.post("/v1/acquire", &ada(ttl_ms));
     assert!(matches!(reply.status, 200 | 429), "{reply:?}");
     reply
 }
 
 /// A body with the slot of an answer.
-fn slot(reply: &Reply) -> String {
+pub(crate) fn slot(reply: &Reply) -> String {
     assert_eq!(reply.status, 200, "{reply:?}");
     format!(r#"{{"slot": {}}}"#, reply.json()["slot"])
 }
 
-fn held(node: &Server, slot: &str) -> bool {
+pub(crate) fn held(node: &Server, slot: &str) -> bool {
     let reply = node.post("/v1/renew", slot);
     assert_eq!(reply.status, 200, "{reply:?}");
     reply.json()["held"].as_bool().unwrap()

@@ -451,8 +451,11 @@ impl Store for Link {
 
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
         self.trip_for(subjects(set), |model, now| {
-            let forgotten = |c: &&Charge<'_>| model.counters.reset(c.counter(), &c.limit, now);
-            set.charges.iter().filter(forgotten).count() as u64
+            let forgotten = |c: &Charge<'_>| {
+                let used = model.counters.reset(c.counter(), &c.limit, now);
+                u64::from(used) + model.slots.vacate(c.counter(), now)
+            };
+            set.charges.iter().map(forgotten).sum()
         })
         .await
     }

@@ -35,6 +35,12 @@ impl Slots {
     pub(super) fn release(&mut self, hold: &Hold<'_>, now: Nanos) {
         self.of(hold, now).remove(&hold.holder);
     }
+
+    /// Frees all slots of a counter; how many there were.
+    pub(super) fn vacate(&mut self, counter: u128, now: Nanos) -> u64 {
+        let freed = self.0.remove(&counter).unwrap_or_default();
+        freed.values().filter(|until| **until > now).count() as u64
+    }
 }
 
 fn answer(granted: bool, slots: &BTreeMap<u128, Nanos>) -> Held {

@@ -16,7 +16,7 @@ pub use self::gradient::Gradient;
 use tidegate_core::sweep::Sweep;
 
 /// Subjects with a limit of their own.
-const MOST_SUBJECTS: usize = 10_000;
+pub const MOST_ADAPTIVE: usize = 10_000;
 
 /// Whom subjects are that share a limit.
 const EVERYBODY_ELSE: Fingerprint = Fingerprint::new(0);
@@ -113,15 +113,33 @@ impl Adaptive {
         let _forgotten = self.find(rule, subject, |line| line.open.remove(&holder));
     }
 
+    /// Frees all slots of a subject, without learning anything; how many were open. Those that others share
+    /// stay.
+    pub(crate) fn vacate(&self, rule: &RuleName, subject: Fingerprint, now: Nanos) -> u64 {
+        let Table { lines, sweep } = &mut *self.0.lock();
+        let Some(line) = lines.get_mut(&rule.counter(subject, 0)) else {
+            return 0;
+        };
+        line.open.retain(|_, open| open.until > now);
+        sweep.note(Nanos::ZERO); // it need not be waited for
+        let freed = line.open.len() as u64;
+        line.open.clear();
+        freed
+    }
+
     /// The lowest limit that any subject of each rule has now.
     pub(crate) fn limits(&self) -> BTreeMap<String, u32> {
-        let mut limits = BTreeMap::new();
-        for line in self.0.lock().lines.values() {
+        let table = self.0.lock();
+        let mut limits: BTreeMap<&str, u32> = BTreeMap::new();
+        for line in table.lines.values() {
             let limit = line.gradient.limit();
-            let lowest = limits.entry(line.rule.as_str().to_owned()).or_insert(limit);
+            let lowest = limits.entry(line.rule.as_str()).or_insert(limit);
             *lowest = limit.min(*lowest);
         }
+        let limits = limits.into_iter();
         limits
+            .map(|(rule, limit)| (rule.to_owned(), limit))
+            .collect()
     }
 
     /// Looks where a subject may be: in its own line, or in that of everybody else.
@@ -154,7 +172,7 @@ impl Table {
     fn place(&mut self, rule: &RuleName, subject: Fingerprint, now: Nanos) -> &mut Line {
         let mut counter = rule.counter(subject, 0);
         if self.is_full() && !self.lines.contains_key(&counter) {
-            if self.sweep.due(self.lines.len(), MOST_SUBJECTS, now) {
+            if self.sweep.due(self.lines.len(), MOST_ADAPTIVE, now) {
                 self.drop_idle(now);
             }
             if self.is_full() {
@@ -169,7 +187,7 @@ impl Table {
     }
 
     fn is_full(&self) -> bool {
-        self.lines.len() >= MOST_SUBJECTS
+        self.lines.len() >= MOST_ADAPTIVE
     }
 
     /// What a subject with nothing open has learnt is the least to lose.
@@ -210,13 +228,13 @@ mod tests {
         let (adaptive, rule) = (Adaptive::default(), RuleName::new("r"));
         let due = |now| {
             let table = adaptive.0.lock();
-            table.sweep.due(MOST_SUBJECTS, MOST_SUBJECTS, AT(now))
+            table.sweep.due(MOST_ADAPTIVE, MOST_ADAPTIVE, AT(now))
         };
         let take = |subject: u128| {
             let whose = Fingerprint::new(subject);
             adaptive.take(&rule, whose, subject, AT(0), AT(10_000))
         };
-        for subject in 1..=u128::try_from(MOST_SUBJECTS).unwrap() + 1 {
+        for subject in 1..=u128::try_from(MOST_ADAPTIVE).unwrap() + 1 {
             assert!(take(subject).granted);
         }
         assert!(!due(9_999));
@@ -228,14 +246,14 @@ mod tests {
     #[test]
     fn the_table_is_bounded_and_what_does_not_fit_shares_a_limit() {
         let (adaptive, rule) = (Adaptive::default(), RuleName::new("r"));
-        let subjects = u128::try_from(MOST_SUBJECTS).unwrap() + 100;
+        let subjects = u128::try_from(MOST_ADAPTIVE).unwrap() + 100;
         let take = |subject, now| {
             let subject = Fingerprint::new(subject + 1);
             adaptive.take(&rule, subject, subject.bits(), now, now.plus(AT(100)))
         };
         let granted = (0..subjects).filter(|s| take(*s, AT(0)).granted).count();
-        assert_eq!(granted, MOST_SUBJECTS + 20);
-        assert_eq!(adaptive.0.lock().lines.len(), MOST_SUBJECTS + 1);
+        assert_eq!(granted, MOST_ADAPTIVE + 20);
+        assert_eq!(adaptive.0.lock().lines.len(), MOST_ADAPTIVE + 1);
         let shared = Fingerprint::new(subjects - 99);
         adaptive.release(&rule, shared, shared.bits(), AT(1));
         assert!(take(subjects, AT(1)).granted, "one of the shared is free");

@@ -2,18 +2,25 @@
 //! of every rate, together.
 //!
 //! Kept true: a request that is refused by any rule holds no slot, as far as the store can be told; one
-//! that is full charges nothing. Slots end by themselves, so nothing is lost for longer than they last.
+//! that is full charges nothing. Slots end by themselves, so nothing is lost for longer than they last;
+//! and those of a request that nobody waits for any more are freed at once, by whoever can (`taking`).
+
+use std::borrow::Cow;
 
 use smallvec::SmallVec;
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::engine::{self, Decision, Opening, Spent};
 use tidegate_core::event::Event;
 use tidegate_core::request::{Edge, Request};
 use tidegate_core::rules::Concurrent;
-use tidegate_core::store::{Held, Hold, OnStoreFailure, Role, Source, Store, StoreError, Terms};
+use tidegate_core::store::{
+    Charge, Held, Hold, OnStoreFailure, Role, Source, Store, StoreError, Terms,
+};
 use tidegate_core::subject::RuleName;
-use tidegate_core::units::Nanos;
+use tidegate_core::units::{Cost, Nanos};
 
-use super::ticket::{Entry, Place, Ticket, TicketError};
+use super::taking::Taking;
+use super::ticket::{Entry, Site, Ticket, TicketError};
 use super::{Limiter, View};
 
 /// How long a slot lasts where nobody says.
@@ -87,10 +94,36 @@ impl<S: Store> Limiter<S> {
     /// Opens a request for as long as `lasts`, unless it is renewed: takes a slot of every rule that
     /// limits how many are open, and charges the rates as `check` does.
     ///
+    /// Not cancel-safe: dropped before it has answered, it may leave slots that nobody knows of until
+    /// they end. A [`Keeper`](super::Keeper) is, and so is [`Limiter::acquire_or`].
+    ///
     /// # Errors
     /// When the store gave no answer; memory always does.
     pub async fn acquire(&self, request: Request<'_>, lasts: Nanos) -> Result<Acquired, SlotError> {
-        self.view().acquire(request, lasts).await
+        self.acquire_or(request, lasts, |_| {}).await
+    }
+
+    /// The same for callers that may stop waiting: dropped before it has answered, it hands what may
+    /// have been taken to `left`, for a task that calls [`Limiter::forgo`] with it. Rates that were
+    /// charged by then stay charged.
+    ///
+    /// # Errors
+    /// When the store gave no answer; memory always does.
+    pub async fn acquire_or(
+        &self,
+        request: Request<'_>,
+        lasts: Nanos,
+        left: impl FnOnce(Ticket) + Send,
+    ) -> Result<Acquired, SlotError> {
+        self.view().acquire_or(request, lasts, left).await
+    }
+
+    /// Frees the slots of a request that never began. What the store does not hear ends by itself.
+    pub async fn forgo(&self, ticket: &Ticket) {
+        for entry in &ticket.entries {
+            let freed = self.release_one(ticket, entry, Ended::Unbegun);
+            let _ends_by_itself_else = freed.await;
+        }
     }
 
     /// Lets the slots of a request last on; whether it has all of them still. None is taken again.
@@ -113,13 +146,13 @@ impl<S: Store> Limiter<S> {
     pub(super) async fn take_again(&self, ticket: &Ticket) -> Result<bool, StoreError> {
         let mut held = true;
         for entry in &ticket.entries {
-            held &= match entry.place {
-                Place::Store => {
+            held &= match entry.site {
+                Site::Store => {
                     let (most, terms) = self.asked(entry);
                     let again = hold(ticket, entry, most, &terms);
                     self.store.hold(&again).await?.granted
                 }
-                Place::Node => {
+                Site::Node => {
                     let (rule, subject, now) = (&entry.rule, entry.subject, self.clock.now());
                     let until = now.plus(ticket.lasts);
                     let adaptive = &self.adaptive;
@@ -169,7 +202,7 @@ impl<S: Store> Limiter<S> {
     }
 
     async fn renew_one(&self, ticket: &Ticket, entry: &Entry) -> Result<bool, StoreError> {
-        if entry.place == Place::Node {
+        if entry.site == Site::Node {
             let now = self.clock.now();
             let (rule, until) = (&entry.rule, now.plus(ticket.lasts));
             let own = self
@@ -189,17 +222,17 @@ impl<S: Store> Limiter<S> {
         ended: Ended,
     ) -> Result<(), StoreError> {
         let (rule, subject, holder) = (&entry.rule, entry.subject, ticket.holder);
-        match (entry.place, ended) {
-            (Place::Store, _) => {
+        match (entry.site, ended) {
+            (Site::Store, _) => {
                 let (most, terms) = self.asked(entry);
                 self.store.release(&hold(ticket, entry, most, &terms)).await
             }
-            (Place::Node, Ended::Over) => {
+            (Site::Node, Ended::Over) => {
                 self.adaptive
                     .release(rule, subject, holder, self.clock.now());
                 Ok(())
             }
-            (Place::Node, Ended::Unbegun) => {
+            (Site::Node, Ended::Unbegun) => {
                 self.adaptive.forget(rule, subject, holder);
                 Ok(())
             }
@@ -241,59 +274,78 @@ enum Ended {
 }
 
 impl<S: Store> View<'_, S> {
-    /// Opens a request; see [`Limiter::acquire`].
+    /// Opens a request; see [`Limiter::acquire_or`].
     ///
     /// # Errors
     /// When the store gave no answer.
-    pub async fn acquire(&self, request: Request<'_>, lasts: Nanos) -> Result<Acquired, SlotError> {
+    pub async fn acquire_or(
+        &self,
+        request: Request<'_>,
+        lasts: Nanos,
+        left: impl FnOnce(Ticket) + Send,
+    ) -> Result<Acquired, SlotError> {
         let mut request = request;
         self.identify(&mut request);
         let plan = self.plan(&request);
         let mut holder = [0; 16];
         getrandom::fill(&mut holder)?;
-        let mut taking = Taking {
-            ticket: Ticket {
-                holder: u128::from_ne_bytes(holder),
-                lasts,
-                entries: SmallVec::new(),
-            },
-            opened: SmallVec::new(),
+        let ticket = Ticket {
+            holder: u128::from_ne_bytes(holder),
+            lasts,
+            entries: SmallVec::new(),
         };
+        let mut taking = Taking::new(ticket, left);
         if let Some(listed) = plan.listed {
             let decision = self.settled_by_list(listed, plan.client);
             self.tell(&request, &decision);
             return Ok(taking.ended(decision));
         }
         for opening in self.openings(&request) {
-            let held = match self.take(&opening, &taking.ticket).await {
-                Ok(held) => held,
+            taking.asks(entry_of(&opening));
+            let (most, held) = match self.take(&opening, taking.ticket()).await {
+                Ok(taken) => taken,
                 Err(error) => {
-                    self.give_up(&taking.ticket).await;
+                    self.give_up(taking).await;
                     return Err(error.into());
                 }
             };
-            if let Some(full) = self.judge(&opening, held, request.edge, plan.client, &mut taking) {
-                self.give_up(&taking.ticket).await;
+            taking.answered(Opened {
+                rule: opening.rule.name().clone(),
+                most,
+                open: held.open,
+                role: opening.role,
+                granted: held.granted,
+            });
+            if let Some(full) = self.judge(&opening, most, held, request.edge, plan.client) {
+                self.give_up(taking).await;
                 return Ok(Acquired::Full(full));
             }
         }
         let outcome = match self.limiter.store.charge(&plan.set).await {
             Ok(outcome) => outcome,
             Err(error) => {
-                self.give_up(&taking.ticket).await;
+                self.give_up(taking).await;
                 return Err(error.into());
             }
         };
         let decision = self.settled(&plan, &outcome, Spent::IfAdmitted);
-        match decision.allowed() {
-            true => self.limiter.note_open(&taking.ticket),
-            false => self.give_up(&taking.ticket).await,
-        }
         self.tell(&request, &decision);
+        if !decision.allowed() {
+            self.give_up(taking).await;
+            return Ok(Acquired::Refused(decision));
+        }
+        self.limiter.note_open(taking.ticket());
         Ok(taking.ended(decision))
     }
 
-    fn openings(&self, request: &Request<'_>) -> SmallVec<[Opening<'_>; 2]> {
+    /// Frees the slots that this node has of a rule and subject; how many it had by itself.
+    pub(super) fn free_here(&self, opening: &Opening<'_>) -> u64 {
+        let (limiter, rule, subject) = (self.limiter, opening.rule.name(), opening.subject);
+        limiter.register.forget(rule, subject);
+        limiter.adaptive.vacate(rule, subject, limiter.clock.now())
+    }
+
+    pub(super) fn openings(&self, request: &Request<'_>) -> SmallVec<[Opening<'_>; 2]> {
         let (rules, limiter) = (&self.policy.rules, self.limiter);
         let keys = limiter.keys.load();
         engine::openings(rules, limiter.stance, &keys.fingerprint, request)
@@ -332,43 +384,25 @@ impl<S: Store> View<'_, S> {
         Ok((most, limiter.store.hold(&hold).await?))
     }
 
-    /// Notes what the limit of one rule said. Why the request is refused, if it is.
+    /// Why the request is refused by what the limit of one rule said, if it is.
     fn judge(
         &self,
         opening: &Opening<'_>,
-        (most, held): (u32, Held),
+        most: u32,
+        held: Held,
         edge: Edge,
         client: u64,
-        taking: &mut Taking,
     ) -> Option<Full> {
-        let rule = opening.rule.name();
         if held.granted {
-            taking.ticket.entries.push(Entry {
-                rule: rule.clone(),
-                subject: opening.subject,
-                place: match opening.most {
-                    Concurrent::Most(_) => Place::Store,
-                    Concurrent::Adaptive => Place::Node,
-                },
-            });
-        } else {
-            let source = held.source;
-            self.limiter.notice(&Event::Full {
-                edge,
-                opening,
-                source,
-            });
+            return None;
         }
-        taking.opened.push(Opened {
-            rule: rule.clone(),
-            most,
-            open: held.open,
-            role: opening.role,
-            granted: held.granted,
+        self.limiter.notice(&Event::Full {
+            edge,
+            opening,
+            source: held.source,
         });
-        let refuses = !held.granted && opening.role != Role::Shadow;
-        refuses.then(|| Full {
-            rule: rule.clone(),
+        (opening.role != Role::Shadow).then(|| Full {
+            rule: opening.rule.name().clone(),
             most,
             open: held.open,
             source: held.source,
@@ -378,30 +412,36 @@ impl<S: Store> View<'_, S> {
         })
     }
 
-    /// Frees the slots of a request that is refused. What the store does not hear ends by itself.
-    async fn give_up(&self, ticket: &Ticket) {
-        for entry in &ticket.entries {
-            let freed = self.limiter.release_one(ticket, entry, Ended::Unbegun);
-            let _ends_by_itself_else = freed.await;
-        }
+    /// Frees the slots of a request that is refused.
+    async fn give_up<F: FnOnce(Ticket) + Send>(&self, taking: Taking<F>) {
+        self.limiter.forgo(taking.ticket()).await;
+        taking.given_up();
     }
 }
 
-/// A request whose slots are being taken.
-struct Taking {
-    ticket: Ticket,
-    opened: SmallVec<[Opened; 2]>,
+/// What names the slots of a rule that may have no rate. The limit is any.
+pub(super) fn in_name_only<'a>(opening: &Opening<'a>) -> Charge<'a> {
+    let spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(1));
+    let any = Limit::compile(&spec, Precision::Script).expect("one a second fits every store");
+    Charge {
+        subject: opening.subject,
+        rule: opening.rule.name(),
+        rate: 0,
+        limit: Cow::Owned(any),
+        cost: Cost::ONE,
+        role: opening.role,
+        terms: opening.rule.terms(),
+    }
 }
 
-impl Taking {
-    fn ended(self, decision: Decision) -> Acquired {
-        match decision.allowed() {
-            true => Acquired::Open {
-                slot: self.ticket,
-                decision,
-                opened: self.opened,
-            },
-            false => Acquired::Refused(decision),
-        }
+/// The slot of one rule.
+fn entry_of(opening: &Opening<'_>) -> Entry {
+    Entry {
+        rule: opening.rule.name().clone(),
+        subject: opening.subject,
+        site: match opening.most {
+            Concurrent::Most(_) => Site::Store,
+            Concurrent::Adaptive => Site::Node,
+        },
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! One task renews the slots of a keeper, every third of their life, and ends when there are none. Kept
 //! true: a slot that was dropped is not taken again, and one that could not be renewed in time says
-//! that it is lost. Time and tasks are injected.
+//! that it is lost. One that is gone before its time was freed by an operator, and stays lost: taken again,
+//! it could never be freed. Time and tasks are injected.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,12 +26,12 @@ struct Inner<S, R> {
     limiter: Arc<Limiter<S>>,
     runtime: R,
     lasts: Nanos,
-    kept: Mutex<Kept>,
+    slots: Mutex<Slots>,
 }
 
 #[derive(Default)]
-struct Kept {
-    slots: BTreeMap<u128, Arc<Holding>>,
+struct Slots {
+    open: BTreeMap<u128, Arc<Holding>>,
     /// Whether there is a task that renews them.
     attended: bool,
 }
@@ -40,6 +41,12 @@ struct Holding {
     ticket: Ticket,
     /// Until when the slot is held for certain, in nanoseconds of the runtime.
     until: AtomicU64,
+}
+
+impl Holding {
+    fn until(&self) -> Nanos {
+        Nanos::new(self.until.load(Ordering::Acquire))
+    }
 }
 
 /// A request that is open. Dropped, it is over: its slots are free, at the latest when they end by
@@ -69,18 +76,20 @@ impl<S: Store + 'static, R: Runtime> Keeper<S, R> {
             limiter,
             runtime,
             lasts,
-            kept: Mutex::default(),
+            slots: Mutex::default(),
         }))
     }
 
-    /// Opens a request; see [`Limiter::acquire`].
+    /// Opens a request; see [`Limiter::acquire`]. Cancel-safe: dropped before it has answered, what it
+    /// took is freed in the background.
     ///
     /// # Errors
     /// When the store gave no answer.
     pub async fn acquire(&self, request: Request<'_>) -> Result<Acquired<Slot<S, R>>, SlotError> {
         let inner = &*self.0;
         let sent = inner.runtime.now();
-        let acquired = inner.limiter.acquire(request, inner.lasts).await?;
+        let left = |ticket| self.forgo_soon(ticket);
+        let acquired = inner.limiter.acquire_or(request, inner.lasts, left).await?;
         Ok(match acquired {
             Acquired::Open {
                 slot,
@@ -96,6 +105,14 @@ impl<S: Store + 'static, R: Runtime> Keeper<S, R> {
         })
     }
 
+    /// Frees what was taken for a request that nobody waits for any more.
+    fn forgo_soon(&self, ticket: Ticket) {
+        let limiter = Arc::clone(&self.0.limiter);
+        self.0
+            .runtime
+            .spawn(async move { limiter.forgo(&ticket).await });
+    }
+
     fn keep(&self, ticket: Ticket, sent: Nanos) -> Slot<S, R> {
         let inner = &self.0;
         let holding = Arc::new(Holding {
@@ -103,10 +120,10 @@ impl<S: Store + 'static, R: Runtime> Keeper<S, R> {
             ticket,
         });
         let unattended = {
-            let mut kept = inner.kept.lock();
+            let mut slots = inner.slots.lock();
             let holder = holding.ticket.holder;
-            kept.slots.insert(holder, Arc::clone(&holding));
-            !std::mem::replace(&mut kept.attended, true)
+            slots.open.insert(holder, Arc::clone(&holding));
+            !std::mem::replace(&mut slots.attended, true)
         };
         if unattended {
             let runtime = inner.runtime.clone();
@@ -130,12 +147,12 @@ async fn attend<S: Store + 'static, R: Runtime>(keeper: Weak<Inner<S, R>>, runti
             return;
         };
         let held: Vec<Arc<Holding>> = {
-            let mut kept = inner.kept.lock();
-            if kept.slots.is_empty() {
-                kept.attended = false;
+            let mut slots = inner.slots.lock();
+            if slots.open.is_empty() {
+                slots.attended = false;
                 return;
             }
-            kept.slots.values().cloned().collect()
+            slots.open.values().cloned().collect()
         };
         inner.renew_all(&held).await;
     }
@@ -159,6 +176,10 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
     async fn renew(&self, holding: &Holding) {
         let (ticket, sent) = (&holding.ticket, self.runtime.now());
         let held = match self.limiter.renew(ticket).await {
+            Ok(false) if holding.until() > sent => {
+                self.slots.lock().open.remove(&ticket.holder);
+                Some(false)
+            }
             Ok(false) if self.keeps(ticket) => self.take_again(ticket).await,
             Ok(held) => Some(held),
             Err(_) => None, // nobody knows: it lasts as long as it was said to
@@ -182,16 +203,15 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
     }
 
     fn keeps(&self, ticket: &Ticket) -> bool {
-        self.kept.lock().slots.contains_key(&ticket.holder)
+        self.slots.lock().open.contains_key(&ticket.holder)
     }
 }
 
 impl<S: Store + 'static, R: Runtime> Slot<S, R> {
     /// Whether it may be that others have the slot by now: it could not be renewed in time, and there
-    /// was no room to take it again. It may be found again later.
+    /// was no room to take it again. It may be found again later, unless an operator has freed it.
     pub fn is_lost(&self) -> bool {
-        let until = Nanos::new(self.holding.until.load(Ordering::Acquire));
-        self.keeper.0.runtime.now() >= until
+        self.keeper.0.runtime.now() >= self.holding.until()
     }
 
     /// Ends the request and waits until the slot is free.
@@ -206,8 +226,8 @@ impl<S: Store + 'static, R: Runtime> Slot<S, R> {
 impl<S, R> Keeper<S, R> {
     /// Renews a slot no more; whether it was still kept.
     fn let_go(&self, holding: &Holding) -> bool {
-        let mut kept = self.0.kept.lock();
-        kept.slots.remove(&holding.ticket.holder).is_some()
+        let mut slots = self.0.slots.lock();
+        slots.open.remove(&holding.ticket.holder).is_some()
     }
 }
 

@@ -11,7 +11,7 @@ use tidegate_core::request::Request;
 use tidegate_core::store::{Reserve, Settled, Store, StoreError};
 use tidegate_core::units::Nanos;
 
-use super::tended::Kept;
+use super::tended::Duty;
 use super::{Limiter, View};
 use crate::receipt::{Actual, Kind, Receipt, ReceiptError};
 use crate::resilience::join_all;
@@ -86,6 +86,12 @@ pub enum SettleError {
     /// The token was altered, made up, or sealed with another secret.
     #[error("this is not a reservation of this deployment")]
     Forged,
+    /// What was used is told in a unit that was not reserved. Nothing changed.
+    #[error("nothing was reserved in this unit; name those of the reservation")]
+    NotReserved {
+        /// The unit.
+        unit: String,
+    },
     /// The store did not answer, and there is no room to send it again later. It may be settled again.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -108,10 +114,15 @@ impl<S: Store> Limiter<S> {
     /// Corrects what a reservation charged to what was used, once.
     ///
     /// # Errors
-    /// When the token is not of this deployment, or the store gave no answer and nobody can be told later.
+    /// When the token is not of this deployment, a unit was not reserved, or the store gave no answer and
+    /// nobody can be told later.
     pub async fn settle(&self, token: &str, actual: &Actual) -> Result<Settlement, SettleError> {
         let receipt = Receipt::open(token, Kind::Reservation, &self.keys.load().secret);
         let receipt = receipt.map_err(|ReceiptError::Forged| SettleError::Forged)?;
+        if let Some(unit) = receipt.not_reserved(actual) {
+            let unit = unit.to_owned();
+            return Err(SettleError::NotReserved { unit });
+        }
         let settlement = match self.settle_by(&receipt, Some(actual)).await {
             Ok(settlement) => {
                 self.reservations.forget(receipt.id());
@@ -119,13 +130,13 @@ impl<S: Store> Limiter<S> {
             }
             Err(error) => {
                 let now = self.clock.now();
-                let kept = Kept {
+                let duty = Duty {
                     due: now,
                     gives_up: now.plus(receipt.lasts()).plus(receipt.lasts()),
                     said: Some(actual.clone()),
                     receipt,
                 };
-                match self.reservations.keep(kept) {
+                match self.reservations.keep(duty) {
                     true => Settlement::Waiting,
                     false => return Err(error.into()),
                 }
@@ -156,16 +167,16 @@ impl<S: Store> Limiter<S> {
     /// time, and nobody else waits for it: it may be of a part that is away.
     pub async fn tend_reservations(&self) {
         for some in self.reservations.due(self.clock.now()).chunks(AT_ONCE) {
-            join_all(some.iter().map(|kept| self.tend(kept))).await;
+            join_all(some.iter().map(|duty| self.tend(duty))).await;
         }
     }
 
-    async fn tend(&self, kept: &Kept) {
-        let Ok(settlement) = self.settle_by(&kept.receipt, kept.said.as_ref()).await else {
+    async fn tend(&self, duty: &Duty) {
+        let Ok(settlement) = self.settle_by(&duty.receipt, duty.said.as_ref()).await else {
             return;
         };
-        self.reservations.done(kept);
-        let step = match (&kept.said, settlement) {
+        self.reservations.done(duty);
+        let step = match (&duty.said, settlement) {
             (Some(_), settlement) => settlement.step(),
             (None, Settlement::Done) => ReservationStep::Returned,
             (None, _) => return, // settled on another node
@@ -203,7 +214,7 @@ impl<S: Store> View<'_, S> {
         self.tell(&request, &decision);
         let token = decision
             .allowed()
-            .then(|| self.reserved(&decision, id, lasts));
+            .then(|| self.reserved(&request, &decision, id, lasts));
         Ok(Reservation {
             decision,
             token,
@@ -212,14 +223,21 @@ impl<S: Store> View<'_, S> {
     }
 
     /// The token of a reservation that was admitted, which this node looks after from now on.
-    fn reserved(&self, decision: &Decision, id: u128, lasts: Nanos) -> String {
+    fn reserved(
+        &self,
+        request: &Request<'_>,
+        decision: &Decision,
+        id: u128,
+        lasts: Nanos,
+    ) -> String {
         let limiter = self.limiter;
-        let receipt = Receipt::of_reservation(decision, id, lasts);
+        let units = request.costs.iter().map(|(unit, _)| unit.as_ref());
+        let receipt = Receipt::of_reservation(decision, id, lasts, units);
         let token = receipt.seal(&limiter.keys.load().secret);
         let due = limiter.clock.now().plus(lasts);
         if !receipt.is_of_nothing() {
             // If there is no room, the next reservation of the client brings it back.
-            limiter.reservations.keep(Kept {
+            limiter.reservations.keep(Duty {
                 receipt,
                 due,
                 gives_up: due.plus(Reserve::LONGEST),

@@ -12,13 +12,13 @@ use tidegate_core::units::Nanos;
 use crate::receipt::{Actual, Receipt};
 
 /// Reservations and settlements that are looked after, of each so many at most.
-const MOST: usize = 1 << 16;
+pub const MOST_TENDED: usize = 1 << 16;
 /// How many are looked after in one go.
 const AT_ONCE: usize = 1 << 12;
 
 /// A reservation that was made here, or a settlement that the store does not know yet.
 #[derive(Clone)]
-pub(super) struct Kept {
+pub(super) struct Duty {
     pub(super) receipt: Receipt,
     /// When to do something about it, by the local clock, and when it no longer helps.
     pub(super) due: Nanos,
@@ -36,13 +36,13 @@ pub(super) struct Tended {
 /// By the id of a reservation, which is in one of them.
 #[derive(Default)]
 struct Tables {
-    open: HashMap<u128, Kept>,
-    waiting: HashMap<u128, Kept>,
+    open: HashMap<u128, Duty>,
+    waiting: HashMap<u128, Duty>,
 }
 
 impl Default for Tended {
     fn default() -> Self {
-        Tended::new(MOST)
+        Tended::new(MOST_TENDED)
     }
 }
 
@@ -55,13 +55,13 @@ impl Tended {
     }
 
     /// Looks after one more. Whether there was room.
-    pub(super) fn keep(&self, kept: Kept) -> bool {
+    pub(super) fn keep(&self, duty: Duty) -> bool {
         let mut tables = self.tables.lock();
-        let (id, said) = (kept.receipt.id(), kept.said.is_some());
-        let table = tables.of(&kept);
+        let (id, said) = (duty.receipt.id(), duty.said.is_some());
+        let table = tables.of(&duty);
         let room = table.len() < self.most || table.contains_key(&id);
         if room {
-            table.insert(id, kept);
+            table.insert(id, duty);
         }
         if room && said {
             tables.open.remove(&id);
@@ -76,10 +76,10 @@ impl Tended {
     }
 
     /// Forgets one that was looked after, unless more has been said of it meanwhile.
-    pub(super) fn done(&self, kept: &Kept) {
+    pub(super) fn done(&self, duty: &Duty) {
         let mut tables = self.tables.lock();
-        let (id, table) = (kept.receipt.id(), tables.of(kept));
-        if table.get(&id).is_some_and(|now| now.said == kept.said) {
+        let (id, table) = (duty.receipt.id(), tables.of(duty));
+        if table.get(&id).is_some_and(|now| now.said == duty.said) {
             table.remove(&id);
         }
     }
@@ -87,7 +87,7 @@ impl Tended {
     /// Those about which something is to be done now, settlements first; those that no longer matter are
     /// gone. Whoever was named stands behind all others the next time: one that cannot be helped keeps
     /// nobody from being named.
-    pub(super) fn due(&self, now: Nanos) -> Vec<Kept> {
+    pub(super) fn due(&self, now: Nanos) -> Vec<Duty> {
         let mut tables = self.tables.lock();
         let Tables { open, waiting } = &mut *tables;
         let mut due = named(waiting, now);
@@ -97,8 +97,8 @@ impl Tended {
 }
 
 impl Tables {
-    fn of(&mut self, kept: &Kept) -> &mut HashMap<u128, Kept> {
-        match kept.said {
+    fn of(&mut self, duty: &Duty) -> &mut HashMap<u128, Duty> {
+        match duty.said {
             Some(_) => &mut self.waiting,
             None => &mut self.open,
         }
@@ -106,14 +106,14 @@ impl Tables {
 }
 
 /// Those of a table that have been due for the longest. They are due anew after all that are due now.
-fn named(table: &mut HashMap<u128, Kept>, now: Nanos) -> Vec<Kept> {
-    table.retain(|_, kept| kept.gives_up > now);
-    let due = table.values_mut().filter(|kept| kept.due <= now);
-    let mut due: Vec<&mut Kept> = due.collect();
-    due.sort_unstable_by_key(|kept| kept.due);
-    let named = due.into_iter().take(AT_ONCE).map(|kept| {
-        kept.due = now.plus(Nanos::new(1));
-        kept.clone()
+fn named(table: &mut HashMap<u128, Duty>, now: Nanos) -> Vec<Duty> {
+    table.retain(|_, duty| duty.gives_up > now);
+    let due = table.values_mut().filter(|duty| duty.due <= now);
+    let mut due: Vec<&mut Duty> = due.collect();
+    due.sort_unstable_by_key(|duty| duty.due);
+    let named = due.into_iter().take(AT_ONCE).map(|duty| {
+        duty.due = now.plus(Nanos::new(1));
+        duty.clone()
     });
     named.collect()
 }
@@ -124,8 +124,8 @@ mod tests {
 
     const NOW: Nanos = Nanos::from_secs(100);
 
-    fn kept(id: u128, due: Nanos, said: Option<u64>) -> Kept {
-        Kept {
+    fn duty(id: u128, due: Nanos, said: Option<u64>) -> Duty {
+        Duty {
             receipt: Receipt::of_no_charge(id),
             due,
             gives_up: NOW.plus(NOW),
@@ -135,19 +135,19 @@ mod tests {
 
     fn ids(tended: &Tended, now: Nanos) -> Vec<u128> {
         let due = tended.due(now);
-        due.iter().map(|kept| kept.receipt.id()).collect()
+        due.iter().map(|duty| duty.receipt.id()).collect()
     }
 
     #[test]
     fn settlements_find_room_however_many_reservations_are_open() {
         let tended = Tended::new(2);
         let later = NOW.plus(Nanos::new(1));
-        assert!(tended.keep(kept(1, later, None)) && tended.keep(kept(2, later, None)));
-        assert!(!tended.keep(kept(3, later, None)));
-        assert!(tended.keep(kept(4, NOW, Some(5))) && tended.keep(kept(1, NOW, Some(5))));
-        assert!(!tended.keep(kept(5, NOW, Some(5))));
+        assert!(tended.keep(duty(1, later, None)) && tended.keep(duty(2, later, None)));
+        assert!(!tended.keep(duty(3, later, None)));
+        assert!(tended.keep(duty(4, NOW, Some(5))) && tended.keep(duty(1, NOW, Some(5))));
+        assert!(!tended.keep(duty(5, NOW, Some(5))));
         assert!(
-            tended.keep(kept(3, later, None)),
+            tended.keep(duty(3, later, None)),
             "the room of what was settled"
         );
         let mut waiting = ids(&tended, NOW);
@@ -158,9 +158,9 @@ mod tests {
     #[test]
     fn what_was_said_meanwhile_is_not_forgotten() {
         let tended = Tended::new(2);
-        tended.keep(kept(1, NOW, None));
+        tended.keep(duty(1, NOW, None));
         let due = tended.due(NOW);
-        tended.keep(kept(1, NOW, Some(5)));
+        tended.keep(duty(1, NOW, Some(5)));
         tended.done(&due[0]);
         assert_eq!(ids(&tended, NOW), [1]);
     }
@@ -171,7 +171,7 @@ mod tests {
         let tended = Tended::default();
         let all = AT_ONCE as u128 + 100;
         for id in 0..all {
-            tended.keep(kept(id, NOW, None));
+            tended.keep(duty(id, NOW, None));
         }
         let mut named = ids(&tended, NOW);
         assert_eq!(named.len(), AT_ONCE);

@@ -34,12 +34,12 @@ pub struct Ticket {
 pub(super) struct Entry {
     pub(super) rule: RuleName,
     pub(super) subject: Fingerprint,
-    pub(super) place: Place,
+    pub(super) site: Site,
 }
 
 /// Where a slot is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum Site {
     /// With the counters.
     Store,
     /// On the node that gave it.
@@ -63,9 +63,9 @@ impl Ticket {
             bytes.extend(length.to_be_bytes());
             bytes.extend(name);
             bytes.extend(entry.subject.bits().to_be_bytes());
-            bytes.push(match entry.place {
-                Place::Store => 0,
-                Place::Node => 1,
+            bytes.push(match entry.site {
+                Site::Store => 0,
+                Site::Node => 1,
             });
         }
         let seal = secret.seal(&bytes);
@@ -101,9 +101,9 @@ impl Ticket {
             ticket.entries.push(Entry {
                 rule: RuleName::new(std::str::from_utf8(name).ok()?),
                 subject: Fingerprint::new(u128::from_be_bytes(from.take()?)),
-                place: match from.take()? {
-                    [0] => Place::Store,
-                    [1] => Place::Node,
+                site: match from.take()? {
+                    [0] => Site::Store,
+                    [1] => Site::Node,
                     _ => return None,
                 },
             });
@@ -118,15 +118,15 @@ mod tests {
     use crate::receipt::{Kind, Receipt};
 
     fn ticket() -> Ticket {
-        let entry = |rule: &str, place| Entry {
+        let entry = |rule: &str, site| Entry {
             rule: RuleName::new(rule),
             subject: Fingerprint::new(99),
-            place,
+            site,
         };
         Ticket {
             holder: 42,
             lasts: Nanos::from_secs(10),
-            entries: [entry("uploads", Place::Store), entry("a", Place::Node)]
+            entries: [entry("uploads", Site::Store), entry("a", Site::Node)]
                 .into_iter()
                 .collect(),
         }

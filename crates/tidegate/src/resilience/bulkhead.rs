@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// So many places and no more.
+/// So many permits and no more.
 #[derive(Clone, Debug)]
 pub(super) struct Bulkhead {
     taken: Arc<AtomicUsize>,
     most: usize,
 }
 
-/// One place, given back when dropped.
+/// One permit, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Place(Arc<AtomicUsize>);
+pub(super) struct Permit(Arc<AtomicUsize>);
 
 impl Bulkhead {
     pub(super) fn new(most: usize) -> Self {
@@ -22,15 +22,15 @@ impl Bulkhead {
         }
     }
 
-    /// A place, if there is one.
-    pub(super) fn enter(&self) -> Option<Place> {
+    /// A permit, if there is one.
+    pub(super) fn enter(&self) -> Option<Permit> {
         let taken = self.taken.fetch_add(1, Ordering::AcqRel);
-        let place = Place(Arc::clone(&self.taken));
-        (taken < self.most).then_some(place)
+        let permit = Permit(Arc::clone(&self.taken));
+        (taken < self.most).then_some(permit)
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_free_again_when_it_is_left() {
+    fn a_permit_is_free_again_when_it_is_left() {
         let bulkhead = Bulkhead::new(2);
         let (first, _second) = (bulkhead.enter(), bulkhead.enter());
         assert!(first.is_some() && bulkhead.enter().is_none());

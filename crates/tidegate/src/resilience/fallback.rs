@@ -432,6 +432,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
         for charge in &set.charges {
             self.node.memory.mirror.forget(charge.counter());
+            self.node.memory.slots.forget(charge.counter());
         }
         self.node.memory.reserved.forget(set);
         let here = self.node.memory.local.reset(set, self.node.store_time());

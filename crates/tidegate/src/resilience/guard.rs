@@ -17,7 +17,7 @@ use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
 use super::breaker::{Breaker, Change};
-use super::bulkhead::{Bulkhead, Place};
+use super::bulkhead::{Bulkhead, Permit};
 use super::deadline::{budget_of, within};
 use super::event::{Event, Watcher};
 use super::owned::OwnedSet;
@@ -135,12 +135,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         }
     }
 
-    fn enter(&self) -> Answer<Place> {
+    fn enter(&self) -> Answer<Permit> {
         if self.is_open() {
             return Err(away(Away::Open, Nanos::ZERO));
         }
-        let place = self.calls.enter();
-        place.ok_or_else(|| away(Away::Full, Nanos::ZERO))
+        let permit = self.calls.enter();
+        permit.ok_or_else(|| away(Away::Full, Nanos::ZERO))
     }
 
     fn counted<T>(&self, answer: Answer<T>) -> Answer<T> {
@@ -166,7 +166,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         budget: Nanos,
         call: impl Future<Output = Answer<T>> + Send,
     ) -> Answer<T> {
-        let _place = self.enter()?;
+        let _permit = self.enter()?;
         let remains = self.remains(until, budget)?;
         let answer = within(&self.runtime, remains, pin!(call)).await;
         match answer {
@@ -240,7 +240,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         set: &ChargeSet<'_>,
         call: impl Future<Output = Answer<T>> + Send,
     ) -> Answer<T> {
-        let _place = self.enter()?;
+        let _permit = self.enter()?;
         let sent = self.runtime.now();
         let answer = within(&self.runtime, PATIENT, pin!(call)).await;
         let answer = answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT)));
@@ -288,7 +288,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         sets: &[&ChargeSet<'_>],
         manner: Manner,
     ) -> Answer<Vec<Answer<Outcome>>> {
-        let _place = self.enter()?;
+        let _permit = self.enter()?;
         let (budget, life) = (self.budget_of(sets), self.life());
         let remains = self.remains(until, budget)?;
         let mut charging = self.charging(sets, manner)?;
@@ -311,7 +311,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
 
     /// Waits on for answers that nobody else waits for, and gives back what they charged.
     fn wait_on(&self, mut charging: Charging, life: Option<Life>, manner: Manner) {
-        let (Some(place), Some(store)) = (self.late.enter(), self.store.clone()) else {
+        let (Some(permit), Some(store)) = (self.late.enter(), self.store.clone()) else {
             return; // it stays charged, which refuses too much rather than too little
         };
         let runtime = self.runtime.clone();
@@ -327,7 +327,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
                     undo_once(&*store, &runtime, set, &outcome, manner).await;
                 }
             }
-            drop(place);
+            drop(permit);
         });
     }
 
@@ -344,7 +344,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         if self.is_open() {
             return;
         }
-        let (Some(place), Some(store)) = (self.late.enter(), self.store.clone()) else {
+        let (Some(permit), Some(store)) = (self.late.enter(), self.store.clone()) else {
             return;
         };
         let (runtime, set) = (self.runtime.clone(), OwnedSet::of(set));
@@ -352,7 +352,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
             if store.life() == life {
                 undo_once(&*store, &runtime, &set, &outcome, manner).await;
             }
-            drop(place);
+            drop(permit);
         });
     }
 }
@@ -430,7 +430,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
 
     /// No decision waits for it: it has the time that debts have.
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        let _place = self.enter()?;
+        let _permit = self.enter()?;
         let seeding = pin!(self.store()?.seed(seeds));
         let answer = within(&self.runtime, PATIENT, seeding).await;
         self.counted(answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT))))

@@ -131,6 +131,14 @@ impl OpenSlots {
         self.table.lock().remove(hold);
     }
 
+    /// The slots of a counter were freed, whoever held them.
+    pub(super) fn forget(&self, counter: u128) {
+        let mut table = self.table.lock();
+        if let Some(owners) = table.of.remove(&counter) {
+            table.slots -= owners.slots.len();
+        }
+    }
+
     /// Whether the store may not know of a slot that is open.
     pub(super) fn is_only_here(&self, hold: &Hold<'_>, now: Nanos) -> bool {
         let (_, own) = self.table.lock().look(hold, now);

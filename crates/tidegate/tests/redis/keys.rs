@@ -10,7 +10,7 @@ use tidegate_core::store::{
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
-use crate::{charge, direct, info, limit, on_runtime, redis, set, store};
+use crate::{charge, direct, info, limit, number, on_runtime, redis, set, store};
 use tidegate_parts::{Program, Server};
 
 fn keys(server: &Server) -> Vec<String> {
@@ -119,6 +119,41 @@ fn every_ledger_has_an_expiry_whatever_becomes_of_its_members() {
         make(2, 3, Nanos::new(1_000)).await;
         make(2, 4, minute).await;
         assert_eq!(ledgers(), 1);
+    });
+}
+
+/// All clients of a server wait for a script. One that goes through every reservation of a subject held
+/// them up for half a second.
+#[test]
+fn a_reset_takes_as_many_commands_however_much_is_reserved() {
+    let server = Server::redis7();
+    let (rule, limit) = (
+        RuleName::new("tokens"),
+        limit(Algorithm::FixedWindow, 1_000),
+    );
+    let calls = || {
+        let stats = server.ask(&["INFO", "commandstats"]);
+        let of = |line: &str| {
+            line.starts_with("cmdstat_z")
+                .then(|| number(line, "cmdstat_"))
+        };
+        stats.lines().filter_map(of).sum::<u64>()
+    };
+    on_runtime(async {
+        let store = store(&server.url()).await;
+        let reset_of = async |subject, reserved: u128| {
+            let one = || set([charge(subject, &rule, 0, &limit)]);
+            for id in 0..reserved {
+                let (lasts, set) = (Nanos::from_secs(60), one());
+                let reserve = Reserve { id, lasts, set };
+                let made = store.reserve(&reserve).await.expect("an answer");
+                assert!(made.admitted);
+            }
+            let before = calls();
+            assert_eq!(store.reset(&one()).await.expect("an answer"), 1);
+            calls() - before
+        };
+        assert_eq!(reset_of(1, 500).await, reset_of(2, 1).await);
     });
 }
 

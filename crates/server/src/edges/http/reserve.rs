@@ -39,14 +39,15 @@ pub(super) async fn settle(service: &Service, id: &Id, body: &[u8]) -> Result<An
     let asked = settling(body)?;
     let settled = match service.limiter.settle(&asked.token, &asked.actual).await {
         Ok(settled) => settled,
-        Err(error @ SettleError::Forged) => {
-            let bad = BadInput {
-                field: "reservation".to_owned(),
-                reason: error.to_string(),
-            };
-            return Err(bad.into());
-        }
         Err(SettleError::Store(error)) => return Err(no_store(error)),
+        Err(error) => {
+            let field = match &error {
+                SettleError::NotReserved { unit } => format!("costs.{unit}"),
+                _ => "reservation".to_owned(),
+            };
+            let reason = error.to_string();
+            return Err(BadInput { field, reason }.into());
+        }
     };
     let told = json!({"id": id.as_str(), "settled": settled.name()});
     Ok(json_answer(StatusCode::OK, told.to_string().into(), id))

@@ -47,7 +47,7 @@ enum Verb {
 
 impl Handler for Public {
     async fn handle(&self, peer: &Place, request: hyper::Request<Incoming>) -> Answer {
-        let service = &*self.0;
+        let service = &self.0;
         let (parts, body) = request.into_parts();
         let id = service.ids.next();
         let (edge, answered) = match parts.uri.path() {
@@ -76,7 +76,7 @@ impl Handler for Public {
 }
 
 async fn route(
-    service: &Service,
+    service: &Arc<Service>,
     id: &Id,
     path: &str,
     parts: &Parts,

@@ -1,5 +1,7 @@
 //! Requests that are open for a while: `/v1/acquire`, `/v1/renew` and `/v1/release`.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use http::request::Parts;
 use serde_json::json;
@@ -16,7 +18,7 @@ use crate::service::{Service, body_style};
 
 /// Opens a request, or says who refuses.
 pub(super) async fn acquire(
-    service: &Service,
+    service: &Arc<Service>,
     id: &Id,
     parts: &Parts,
     body: &[u8],

@@ -116,10 +116,14 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
     fn reckon(&self) {
         let (nodes, now) = ((self.nodes)(), self.runtime.now());
         let mut rules: BTreeMap<Box<str>, Overshoot> = BTreeMap::new();
-        for part in self.views.parts() {
-            for view in part.values() {
+        for mut part in self.views.parts() {
+            for view in part.values_mut() {
                 let of = view.overshoot(nodes, now);
-                let worst = rules.entry(view.charge.rule().as_str().into()).or_default();
+                let rule = view.charge.rule().as_str();
+                let worst = match rules.get_mut(rule) {
+                    Some(worst) => worst,
+                    None => rules.entry(rule.into()).or_default(),
+                };
                 worst.most = worst.most.max(of.most);
                 worst.at_this_pace = worst.at_this_pace.max(of.at_this_pace);
             }

@@ -172,12 +172,14 @@ impl View {
         there.saturating_sub(here.saturating_sub(self.untold))
     }
 
-    /// By how much all of `nodes` may exceed the limit before they hear of each other.
-    pub(super) fn overshoot(&self, nodes: u64, now: Nanos) -> Overshoot {
-        let limit = &self.charge.limit;
-        let mut state = self.state.clone();
-        let moment = limit.advance(&mut state, self.time(now));
-        let left = limit.whole().saturating_sub(limit.used(&state, moment));
+    /// By how much all of `nodes` may exceed the limit before they hear of each other. Every view is asked
+    /// in every round, so its state goes on as by a charge instead of being copied.
+    pub(super) fn overshoot(&mut self, nodes: u64, now: Nanos) -> Overshoot {
+        let (limit, time) = (&self.charge.limit, self.time(now));
+        let moment = limit.advance(&mut self.state, time);
+        let left = limit
+            .whole()
+            .saturating_sub(limit.used(&self.state, moment));
         let meanwhile = u128::from(self.busiest) * u128::from(UNKNOWN.get());
         let meanwhile = meanwhile.div_ceil(u128::from(PAUSE.get()));
         let meanwhile = u64::try_from(meanwhile).unwrap_or(u64::MAX);

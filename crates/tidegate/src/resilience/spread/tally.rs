@@ -12,7 +12,8 @@ use crate::resilience::undo::Readings;
 pub(super) struct Tally {
     readings: SmallVec<[Option<Reading>; 4]>,
     seen: SmallVec<[Option<Seen>; 4]>,
-    at: Nanos,
+    /// When the first step was answered.
+    at: Option<Nanos>,
     source: Source,
     clock_stepped: bool,
 }
@@ -35,19 +36,20 @@ impl Tally {
         Tally {
             readings: (0..charges).map(|_| None).collect(),
             seen: (0..charges).map(|_| None).collect(),
-            at: Nanos::ZERO,
+            at: None,
             source: Source::Exact,
             clock_stepped: false,
         }
     }
 
-    /// A step was answered. The request is decided by what is the least sure of all.
+    /// A step was answered. The request is decided by what is the least sure of all, and at the earliest of
+    /// their times: a refund that took one for charged later than it was would give back what has drained.
     pub(super) fn note(&mut self, group: &Group<'_>, outcome: &Outcome) {
         self.read(group, &outcome.readings);
         for (i, seen) in group.of.iter().zip(&outcome.seen) {
             self.seen[*i] = Some(seen.clone());
         }
-        self.at = self.at.max(outcome.at);
+        self.at = Some(self.at.map_or(outcome.at, |at| at.min(outcome.at)));
         self.clock_stepped |= outcome.clock_stepped;
         if outcome.source != Source::Exact {
             self.source = outcome.source;
@@ -80,9 +82,39 @@ impl Tally {
             admitted,
             readings: readings.map(|said| said.unwrap_or(UNKNOWN)).collect(),
             seen: seen.filter(|_| admitted).unwrap_or_default(),
-            at: self.at,
+            at: self.at.unwrap_or(Nanos::ZERO),
             source: self.source,
             clock_stepped: self.clock_stepped,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+    use tidegate_core::store::ChargeSet;
+
+    /// Told as of the latest, a refund gave back what the first had drained since.
+    #[test]
+    fn what_was_charged_in_several_steps_was_charged_with_the_first() {
+        let mut tally = Tally::new(3);
+        for (of, secs) in [(0, 7), (1, 5), (2, 9)] {
+            let group = Group {
+                place: of,
+                set: ChargeSet::default(),
+                of: smallvec![of],
+            };
+            let step = Outcome {
+                admitted: true,
+                readings: smallvec![UNKNOWN],
+                seen: Vec::new(),
+                at: Nanos::from_secs(secs),
+                source: Source::Exact,
+                clock_stepped: false,
+            };
+            tally.note(&group, &step);
+        }
+        assert_eq!(tally.outcome(true).at, Nanos::from_secs(5));
     }
 }

@@ -16,16 +16,16 @@ use crate::stores::record::{self, Counter, Garbled, Header};
 
 /// Which counter, under which limit.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct Journaled {
     pub(super) subject: Fingerprint,
     pub(super) rule: RuleName,
     pub(super) rate: u8,
     pub(super) limit: Limit,
 }
 
-impl Kept {
+impl Journaled {
     pub(super) fn of(charge: &Charge<'_>) -> Self {
-        Kept {
+        Journaled {
             subject: charge.subject,
             rule: charge.rule.clone(),
             rate: charge.rate,

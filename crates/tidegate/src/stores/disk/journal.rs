@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use super::entry::{Kept, is_past};
+use super::entry::{Journaled, is_past};
 use super::file::{BadJournal, Change, JournalFile, Medium};
 use crate::clock::Clock;
 use crate::stores::memory::MemoryStore;
@@ -92,7 +92,7 @@ struct Queue {
 
 /// Counters to be written, and who waits for it.
 struct Waiting {
-    counters: Vec<Kept>,
+    counters: Vec<Journaled>,
     done: oneshot::Sender<Result<(), Unkept>>,
 }
 
@@ -125,7 +125,11 @@ impl Journal {
 
     /// Writes the counters as they stand; waits no longer than `patience`. They are written later even if
     /// nobody waits any more.
-    pub(super) async fn keep(&self, counters: Vec<Kept>, patience: Duration) -> Result<(), Unkept> {
+    pub(super) async fn keep(
+        &self,
+        counters: Vec<Journaled>,
+        patience: Duration,
+    ) -> Result<(), Unkept> {
         let (done, kept) = oneshot::channel();
         let queued = self.queue(Waiting { counters, done });
         let answer = match queued {
@@ -183,7 +187,7 @@ struct Writer<C, M> {
     /// Nothing after a failure: redb wants to be opened anew then.
     file: Option<JournalFile>,
     /// Counters to be written, by name.
-    due: BTreeMap<Vec<u8>, Kept>,
+    due: BTreeMap<Vec<u8>, Journaled>,
     /// When and why the last attempt failed.
     failed: Option<(Instant, Arc<str>)>,
     listener: JournalListener,
@@ -259,7 +263,7 @@ impl<C: Clock, M: Medium> Writer<C, M> {
             None => self.file.insert(self.reopened()?),
         };
         let now = self.memory.clock().now();
-        let record = |kept: &Kept| {
+        let record = |kept: &Journaled| {
             let standing = self.memory.standing_at(&kept.charge(), now);
             standing.map(|standing| kept.record(&standing.state, standing.fresh_at))
         };

@@ -27,7 +27,7 @@ use tidegate_core::units::Nanos;
 pub use self::file::BadJournal;
 pub use self::journal::{JournalListener, JournalNews, JournalStats, Unkept};
 
-use self::entry::{Found, Kept, is_past};
+use self::entry::{Found, Journaled, is_past};
 use self::file::{JournalFile, Medium, Plain};
 use self::journal::Journal;
 use super::memory::MemoryStore;
@@ -156,7 +156,7 @@ fn seed<C>(
         return false;
     };
     let state = found.under(&limit, now);
-    let kept = Kept {
+    let kept = Journaled {
         subject,
         rule,
         rate,

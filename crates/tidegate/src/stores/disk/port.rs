@@ -8,7 +8,7 @@ use tidegate_core::store::{
 use tidegate_core::units::Nanos;
 
 use super::DiskStore;
-use super::entry::Kept;
+use super::entry::Journaled;
 use super::journal::Unkept;
 use crate::clock::Clock;
 
@@ -168,7 +168,7 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
 impl<C: Clock + 'static> DiskStore<C> {
     async fn keep(&self, charges: Vec<&Charge<'_>>) -> Result<(), Unkept> {
         let patience = patience(charges.iter().copied());
-        let counters: Vec<Kept> = charges.into_iter().map(Kept::of).collect();
+        let counters: Vec<Journaled> = charges.into_iter().map(Journaled::of).collect();
         self.journal.keep(counters, patience.duration()).await
     }
 

@@ -10,7 +10,7 @@ use tidegate_core::units::Nanos;
 use super::block::{Entry, Kind, Secs};
 use super::budget::Budget;
 use super::key::Key;
-use super::shard::{Place, Shard};
+use super::shard::{Position, Shard};
 use super::{MemoryStore, count};
 
 /// The present, in the two forms a decision needs.
@@ -74,7 +74,7 @@ impl<C> MemoryStore<C> {
     pub(super) fn rewrite(
         &self,
         shard: &mut Shard,
-        place: Place,
+        place: Position,
         was: &Entry,
         write: Write<'_>,
         now: Secs,

@@ -64,6 +64,17 @@ impl<C> MemoryStore<C> {
         }
     }
 
+    /// Frees all slots of a rule and subject; how many were open. Shared ones stay: they are others', too.
+    pub(super) fn vacate_at(&self, counter: u128, now: Nanos) -> u64 {
+        let key = Key::of(counter ^ SLOTS);
+        let mut own = self.shards[key.shard()].lock();
+        let open = open(&mut own, key, now);
+        if let Some(place) = own.find(key) {
+            own.remove(place, &self.budget);
+        }
+        u64::from(open)
+    }
+
     fn hold_in(
         &self,
         shard: &mut Shard,

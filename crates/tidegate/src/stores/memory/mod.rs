@@ -54,6 +54,7 @@ use self::shard::Shard;
 use self::upkeep::Sweep;
 use crate::clock::{Clock, SystemClock};
 
+pub use self::reservations::MOST_RESERVED;
 pub use self::upkeep::Stats;
 pub use self::verbs::Misfit;
 
@@ -106,7 +107,7 @@ impl<C: Clock> MemoryStore<C> {
             budget: Budget::new(tables - reserve),
             overflow: Box::new(Overflow::new(reserve)),
             registry: Registry::default(),
-            ledger: Box::new(Mutex::new(Ledger::new(reservations::MOST))),
+            ledger: Box::new(Mutex::new(Ledger::new(MOST_RESERVED))),
             tally: Tally::default(),
             sweep: Mutex::default(),
         }

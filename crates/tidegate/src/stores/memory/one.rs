@@ -11,7 +11,7 @@ use super::accounts::{Present, Write};
 use super::block::Secs;
 use super::key::Key;
 use super::overflow::Shared;
-use super::shard::{Place, Shard};
+use super::shard::{Position, Shard};
 use super::{MemoryStore, count};
 
 /// The decision on one charge, with as much about the limit as was asked for.
@@ -95,7 +95,7 @@ impl<C> MemoryStore<C> {
     fn plain<T: Told>(
         &self,
         shard: &mut Shard,
-        place: Place,
+        place: Position,
         limit: &Limit,
         cost: Cost,
         at: Present,
@@ -123,7 +123,7 @@ impl<C> MemoryStore<C> {
     fn known<T: Told>(
         &self,
         shard: &mut Shard,
-        place: Place,
+        place: Position,
         key: Key,
         charge: &Charge<'_>,
         at: Present,

@@ -16,11 +16,11 @@ use super::MemoryStore;
 use crate::clock::Clock;
 
 /// The most charges of reservations that are remembered: about 25 MiB of them.
-pub(super) const MOST: usize = 1 << 18;
+pub const MOST_RESERVED: usize = 1 << 18;
 
 /// So many reservations are open that another cannot be remembered. It was not made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{MOST} reservations are open, which is as many as are remembered")]
+#[error("{MOST_RESERVED} reservations are open, which is as many as are remembered")]
 pub struct Full;
 
 impl<C: Clock> MemoryStore<C> {

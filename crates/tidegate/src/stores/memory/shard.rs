@@ -27,7 +27,7 @@ pub(super) struct Shard {
 
 /// Where an entry is. Holds until the shard is unlocked or room is made in it.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Position {
     table: usize,
     slot: usize,
 }
@@ -57,25 +57,25 @@ impl Shard {
 
     /// Where `key` is.
     #[inline]
-    pub(super) fn find(&self, key: Key) -> Option<Place> {
+    pub(super) fn find(&self, key: Key) -> Option<Position> {
         let table = self.route(key);
         let slot = self.tables[table].locate(key).ok()?;
-        Some(Place { table, slot })
+        Some(Position { table, slot })
     }
 
     #[inline]
-    pub(super) fn entry(&self, place: Place) -> Entry {
+    pub(super) fn entry(&self, place: Position) -> Entry {
         self.tables[place.table].entry(place.slot)
     }
 
     #[inline]
-    pub(super) fn entry_mut(&mut self, place: Place) -> EntryMut<'_> {
+    pub(super) fn entry_mut(&mut self, place: Position) -> EntryMut<'_> {
         self.tables[place.table].entry_mut(place.slot)
     }
 
     /// Writes over an entry. What it kept elsewhere is already in the new words or freed.
     #[inline]
-    pub(super) fn set(&mut self, place: Place, entry: &Entry) {
+    pub(super) fn set(&mut self, place: Position, entry: &Entry) {
         self.tables[place.table].set(place.slot, entry);
     }
 
@@ -96,7 +96,7 @@ impl Shard {
     }
 
     /// Forgets an entry.
-    pub(super) fn remove(&mut self, place: Place, budget: &Budget) {
+    pub(super) fn remove(&mut self, place: Position, budget: &Budget) {
         let entry = self.tables[place.table].remove(place.slot);
         self.annex.release(&entry, budget);
     }

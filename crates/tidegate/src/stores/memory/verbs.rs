@@ -180,8 +180,16 @@ impl<C> MemoryStore<C> {
         inspections
     }
 
-    /// Forgets each counter; how many there were. Shared counters stay: they are others', too.
+    /// Forgets each counter with what is open of it; how many counters and slots there were. Shared counters
+    /// stay: they are others', too. Slots are freed after the rest, those of each rule in a step of their own.
     pub fn reset_at(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
+        let forgotten = self.forget_at(set, now);
+        let owners = set.charges.iter().filter(|charge| charge.rate == 0);
+        let freed = owners.map(|charge| self.vacate_at(charge.counter(), now));
+        forgotten + freed.sum::<u64>()
+    }
+
+    fn forget_at(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
         let at = self.present(now);
         let mut ledger = self.ledger.lock();
         let mut locks = self.lock_counters(&set.charges);

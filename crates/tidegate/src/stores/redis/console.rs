@@ -15,7 +15,7 @@ use super::books::Intent;
 use super::fault::Fault;
 use super::layout::{Share, Site};
 use super::link::RedisConfig;
-use super::plan::{Manner, Plan};
+use super::plan::{Plan, Spending};
 use super::reply::{Nonsense, Reply};
 use super::scripts::{self, Loaded};
 use super::secret::{self, SecretKept};
@@ -224,7 +224,7 @@ impl Console {
 
     async fn charge(&self, set: &ChargeSet<'_>, key: &[u8]) -> Result<bool, StoreError> {
         let script = scripts::CHARGE;
-        let plan = Plan::new(&set.charges, Manner::Charge, Nanos::ZERO);
+        let plan = Plan::new(&set.charges, Spending::Charge, Nanos::ZERO);
         let plan = plan.map_err(|error| refused(script, error))?;
         let mut call = redis::cmd("EVALSHA");
         call.arg(Loaded::new(script, script.text).hash)

@@ -69,7 +69,7 @@ pub use self::secret::{SecretError, SecretKept};
 use self::durable::{Need, Safe};
 use self::link::Call;
 use self::memo::Memo;
-use self::plan::{Manner, Plan};
+use self::plan::{Plan, Spending};
 use self::reply::Reply;
 use self::scripts::{Loaded, Script};
 use self::way::Way;
@@ -121,14 +121,14 @@ impl RedisStore {
         &self,
         script: Script,
         charges: &[Charge<'_>],
-        manner: Manner,
+        spending: Spending,
         before: &[Vec<u8>],
         after: &[&[u8]],
         read: impl Fn(&Plan, Reply) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (mut tries, need) = (0, Need::of(script, charges));
         loop {
-            let plan = Plan::new(charges, manner, self.about_now());
+            let plan = Plan::new(charges, spending, self.about_now());
             let plan = plan.map_err(|error| refused(script, error))?;
             let began = Instant::now();
             let (reply, safe) = self.ask(script, &plan, before, after, need).await?;

@@ -17,7 +17,7 @@ const PLANNED: usize = 67;
 
 /// What the first byte of a plan says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Manner {
+pub(super) enum Spending {
     /// Spent if the request is admitted.
     Charge,
     /// Spent whether it fits or not.
@@ -54,7 +54,7 @@ impl Plan {
     /// The plan of `charges`, when it is about `now` in the store.
     pub(super) fn new(
         charges: &[Charge<'_>],
-        manner: Manner,
+        spending: Spending,
         now: Nanos,
     ) -> Result<Plan, Unplanned> {
         let mut owners: SmallVec<[(Fingerprint, &RuleName); 2]> = SmallVec::new();
@@ -88,9 +88,9 @@ impl Plan {
             let headers: SmallVec<[&Header; 4]> = plan.headers_of(key).collect();
             plan.heads.push(record::heads(headers.into_iter()));
         }
-        plan.bytes[0] = match manner {
-            Manner::Force => 2,
-            Manner::Charge => u8::from(plan.is_plain(charges)),
+        plan.bytes[0] = match spending {
+            Spending::Force => 2,
+            Spending::Charge => u8::from(plan.is_plain(charges)),
         };
         Ok(plan)
     }

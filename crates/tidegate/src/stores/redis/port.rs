@@ -13,27 +13,30 @@ use tidegate_core::units::{Cost, Nanos};
 use super::books::{Books, Intent};
 use super::durable::{self, Need};
 use super::link::Call;
-use super::plan::{Manner, Plan, key, text};
+use super::plan::{Plan, Spending, key, text};
 use super::record;
 use super::reply::{Nonsense, Reply, number};
-use super::reservations::ledgers;
+use super::reservations::{beside_records, ledgers};
 use super::scripts::{self, Script};
 use super::{RedisStore, refused};
 
 type Answer<T> = Result<T, StoreError>;
 
+/// What the keys of slots begin with after their tag.
+pub(super) const SLOTS: &str = "s:";
+
 impl Store for RedisStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let script = scripts::CHARGE;
         let read = |plan: &Plan, reply| decided(script, set, plan, &reply, Intent::Charge);
-        self.run(script, &set.charges, Manner::Charge, &[], &[], read)
+        self.run(script, &set.charges, Spending::Charge, &[], &[], read)
             .await
     }
 
     /// All of them on one connection and in one go.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
         let now = self.about_now();
-        let plan = |set: &&ChargeSet<'_>| Plan::new(&set.charges, Manner::Charge, now);
+        let plan = |set: &&ChargeSet<'_>| Plan::new(&set.charges, Spending::Charge, now);
         let plans: Result<Vec<Plan>, _> = sets.iter().map(plan).collect();
         let Ok(plans) = plans else {
             // One of them cannot be planned: each on its own then, to tell which.
@@ -99,7 +102,7 @@ impl Store for RedisStore {
             Ok(-1) => Ok(Refunded::Lapsed),
             _ => Err(refused(script, Nonsense::Shape)),
         };
-        self.run(script, &charges, Manner::Charge, &id, &after, read)
+        self.run(script, &charges, Spending::Charge, &id, &after, read)
             .await
     }
 
@@ -114,14 +117,14 @@ impl Store for RedisStore {
                 false => Err(refused(script, Nonsense::Disagreement)),
             }
         };
-        self.run(script, charges, Manner::Charge, &[], &[], read)
+        self.run(script, charges, Spending::Charge, &[], &[], read)
             .await
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let script = scripts::CHARGE;
         let read = |plan: &Plan, reply| decided(script, set, plan, &reply, Intent::Force);
-        self.run(script, &set.charges, Manner::Force, &[], &[], read)
+        self.run(script, &set.charges, Spending::Force, &[], &[], read)
             .await
     }
 
@@ -143,7 +146,7 @@ impl Store for RedisStore {
         let now = self.about_now();
         let plan = |seed: &Seed<'_>| {
             let charges = std::slice::from_ref(&seed.charge);
-            Plan::new(charges, Manner::Charge, now)
+            Plan::new(charges, Spending::Charge, now)
         };
         let plans: Result<Vec<Plan>, _> = seeds.iter().map(plan).collect();
         let plans = plans.map_err(|error| refused(script, error))?;
@@ -190,7 +193,7 @@ impl Store for RedisStore {
 
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
         let script = scripts::RESET;
-        let plan = Plan::new(&set.charges, Manner::Charge, self.about_now());
+        let plan = Plan::new(&set.charges, Spending::Charge, self.about_now());
         let plan = plan.map_err(|error| refused(script, error))?;
         let rates: Vec<Vec<u8>> = (0..plan.keys.len())
             .map(|key| {
@@ -201,6 +204,7 @@ impl Store for RedisStore {
             .collect();
         let arguments = rates.iter().map(Vec::as_slice).collect();
         let mut keys = ledgers(&set.charges);
+        keys.extend(beside_records(&set.charges, SLOTS));
         keys.extend(plan.keys);
         let value = self.plain(script, &keys, arguments).await?;
         number(&value).map_err(|error| refused(script, error))
@@ -225,9 +229,9 @@ impl RedisStore {
     /// Merges one state, whatever the time in the store is.
     async fn seed_one(&self, seed: &Seed<'_>) -> Answer<()> {
         let charges = std::slice::from_ref(&seed.charge);
-        let (script, manner) = (scripts::SEED, Manner::Charge);
+        let (script, spending) = (scripts::SEED, Spending::Charge);
         let read = |_: &Plan, reply: Reply| merged(&reply);
-        self.run(script, charges, manner, &[], &[&written(seed)], read)
+        self.run(script, charges, spending, &[], &[&written(seed)], read)
             .await
     }
 
@@ -252,7 +256,7 @@ impl RedisStore {
     /// Reads the records of a set.
     async fn look(&self, set: &ChargeSet<'_>) -> Answer<(Plan, Reply)> {
         let script = scripts::READ;
-        let plan = Plan::new(&set.charges, Manner::Charge, self.about_now());
+        let plan = Plan::new(&set.charges, Spending::Charge, self.about_now());
         let plan = plan.map_err(|error| refused(script, error))?;
         let call = Call {
             script,
@@ -286,7 +290,7 @@ impl RedisStore {
     /// Does `verb` to a slot.
     async fn slots(&self, hold: &Hold<'_>, verb: &str) -> Answer<Held> {
         let script = scripts::HOLD;
-        let keys = [key(hold.subject, "s:", hold.rule.as_str())];
+        let keys = [key(hold.subject, SLOTS, hold.rule.as_str())];
         let (holder, most) = (hold.holder.to_be_bytes(), hold.most.to_string());
         let lasts = hold.lasts.get().div_ceil(1_000).min(1 << 50).to_string();
         let arguments = [&holder, verb.as_bytes(), most.as_bytes(), lasts.as_bytes()];

@@ -7,7 +7,7 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 use super::books::Intent;
-use super::plan::{Manner, Plan, key};
+use super::plan::{Plan, Spending, key};
 use super::port::decided;
 use super::reply::{Nonsense, Reply};
 use super::{RedisStore, refused, scripts};
@@ -22,7 +22,7 @@ impl RedisStore {
         let after = [&id[..], lasts.as_bytes()];
         let read = |plan: &Plan, reply| decided(script, set, plan, &reply, Intent::Charge);
         let (charges, ledgers) = (&set.charges, ledgers(&set.charges));
-        self.run(script, charges, Manner::Charge, &ledgers, &after, read)
+        self.run(script, charges, Spending::Charge, &ledgers, &after, read)
             .await
     }
 
@@ -40,13 +40,18 @@ impl RedisStore {
             _ => Err(refused(script, Nonsense::Shape)),
         };
         let (charges, ledgers) = (&settle.set.charges, ledgers(&settle.set.charges));
-        self.run(script, charges, Manner::Charge, &ledgers, &after, read)
+        self.run(script, charges, Spending::Charge, &ledgers, &after, read)
             .await
     }
 }
 
 /// One ledger for each record, in the order of a plan's records.
 pub(super) fn ledgers(charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
+    beside_records(charges, "e:")
+}
+
+/// A key of this sort for each record, in the order of a plan's records.
+pub(super) fn beside_records(charges: &[Charge<'_>], sort: &str) -> Vec<Vec<u8>> {
     let mut owners: SmallVec<[(Fingerprint, &RuleName); 2]> = SmallVec::new();
     for charge in charges {
         let owner = (charge.subject, charge.rule);
@@ -54,8 +59,8 @@ pub(super) fn ledgers(charges: &[Charge<'_>]) -> Vec<Vec<u8>> {
             owners.push(owner);
         }
     }
-    let ledger = |(subject, rule): (Fingerprint, &RuleName)| key(subject, "e:", rule.as_str());
-    owners.into_iter().map(ledger).collect()
+    let beside = |(subject, rule): (Fingerprint, &RuleName)| key(subject, sort, rule.as_str());
+    owners.into_iter().map(beside).collect()
 }
 
 /// What was used of each charge, no more of it than a counter ever keeps; nothing if nobody said.

@@ -49,7 +49,7 @@ pub(super) const REFUND: Script = script!("refund" + books + "give_back");
 pub(super) const RESERVE: Script = script!("reserve" + books + "judge" + "give_back" + "ledger");
 pub(super) const SETTLE: Script = script!("settle" + books + "give_back" + "ledger");
 pub(super) const SEED: Script = script!("seed" + books);
-pub(super) const RESET: Script = script!("reset" + books + "ledger");
+pub(super) const RESET: Script = script!("reset" + books);
 pub(super) const HOLD: Script = script!("hold");
 pub(super) const BEAT: Script = script!("beat");
 

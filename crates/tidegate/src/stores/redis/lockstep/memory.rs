@@ -16,7 +16,7 @@ use super::model::{self, Stored};
 use crate::clock::ManualClock;
 use crate::stores::MemoryStore;
 use crate::stores::redis::books::Intent;
-use crate::stores::redis::plan::{Manner, Plan};
+use crate::stores::redis::plan::{Plan, Spending};
 
 const STEPS: u64 = 20_000;
 
@@ -51,7 +51,7 @@ fn run(kind: Kind, seed: u64) {
                 charges: charges.into_iter().collect(),
             };
             let at = Nanos::new(now * 1_000);
-            let plan = Plan::new(&set.charges, Manner::Charge, at).expect("a plan");
+            let plan = Plan::new(&set.charges, Spending::Charge, at).expect("a plan");
             let shared = &mut records[..plan.keys.len()];
             let (told, wanted) = match random.below(10) {
                 0 => (

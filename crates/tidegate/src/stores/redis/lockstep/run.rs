@@ -14,9 +14,10 @@ use super::cases::{self, Random, START};
 use super::model::{self, Stored};
 use super::wire::Wire;
 use crate::stores::redis::books::Intent;
-use crate::stores::redis::plan::{Manner, Plan};
+use crate::stores::redis::plan::{Plan, Spending};
+use crate::stores::redis::port::SLOTS;
 use crate::stores::redis::record;
-use crate::stores::redis::reservations::ledgers;
+use crate::stores::redis::reservations::{beside_records, ledgers};
 use crate::stores::redis::scripts::{self, Script};
 
 /// A charge: which rule, which rate, which limit of the pool, up to how much of that, what it costs, and
@@ -159,11 +160,11 @@ impl Run {
             .collect();
         let set = ChargeSet { charges };
         let now = Nanos::new(subject.now * 1_000);
-        let manner = match verb {
-            18 => Manner::Force,
-            _ => Manner::Charge,
+        let spending = match verb {
+            18 => Spending::Force,
+            _ => Spending::Charge,
         };
-        let plan = Plan::new(&set.charges, manner, now).expect("a plan");
+        let plan = Plan::new(&set.charges, spending, now).expect("a plan");
         let places: Vec<usize> = plan.keys.iter().map(|key| self.rule_of(key)).collect();
         let mut records: Vec<Stored> = places
             .iter()
@@ -218,7 +219,8 @@ impl Run {
                     })
                     .collect();
                 let hash = self.hashes.of(scripts::RESET).to_vec();
-                let keys = [ledgers(&set.charges), plan.keys.to_vec()].concat();
+                let slots = beside_records(&set.charges, SLOTS);
+                let keys = [ledgers(&set.charges), slots, plan.keys.to_vec()].concat();
                 self.send_raw(&hash, &keys, &rates, subject.now);
                 Expect::Number(forgotten)
             }

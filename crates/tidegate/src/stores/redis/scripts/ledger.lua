@@ -5,10 +5,7 @@
 --
 -- The score of an open one is its end, of one that came back when it is forgotten: as long after its end
 -- as it lasted. When it was charged follows from that and is no part of the name: limits in several slots
--- are charged one after another, each at a time of its own, and whoever settles knows only the last.
-
--- Where a member names its rate.
-local RATE_AT = 18
+-- are charged one after another, each at a time of its own, and whoever settles knows only the first.
 
 -- The rate and tag of a limit, from its header.
 local function counter_of(limit)

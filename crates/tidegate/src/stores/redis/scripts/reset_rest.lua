@@ -5,14 +5,11 @@ local function names(rates, rate)
   return string.find(rates, rate, 1, true)
 end
 
-local count, forgotten = #KEYS / 2, 0
+local count, forgotten = #KEYS / 3, 0
 for i = 1, count do
-  local ledger, key = KEYS[i], KEYS[count + i]
-  for _, member in ipairs(redis.call('ZRANGE', ledger, 0, -1)) do
-    if names(ARGV[i], string.sub(member, RATE_AT, RATE_AT)) then
-      redis.call('ZREM', ledger, member)
-    end
-  end
+  local ledger, slots, key = KEYS[i], KEYS[count + i], KEYS[2 * count + i]
+  forgotten = forgotten + redis.call('ZCOUNT', slots, string.format('(%.0f', now), '+inf')
+  redis.call('UNLINK', ledger, slots)
   local record, gone = read_record(redis.call('GET', key)), false
   for _, account in ipairs(record) do
     local limit, state = account.limit, account.state

@@ -2,8 +2,8 @@
 --
 -- KEYS   the ledger of each rule and subject, then as many records, in the same order
 -- ARGV   1: the plan of what was charged, with the estimates as costs; for each record a version byte and
---        its headers; then the id of the reservation, 16 bytes; the time of its charge, the latest where it
---        was charged in several steps, and how long it lasts, in microseconds; and for each charge what was
+--        its headers; then the id of the reservation, 16 bytes; the time of its charge, the earliest where
+--        it was charged in several steps, and how long it lasts, in microseconds; and for each charge what was
 --        used, as a double, or nothing at all if nobody said: then the estimate comes back
 -- reply  as that of charge.lua, without records; the verdict is 1 corrected, 2 the estimate had come back
 --        and what was used is charged now, 0 it is not in the ledger, -1 it is too late to say what was used

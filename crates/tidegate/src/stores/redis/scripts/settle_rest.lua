@@ -3,8 +3,8 @@
 
 local count = #KEYS / 2
 local id, used = ARGV[count + 2], ARGV[count + 5]
-local latest, lasts = tonumber(ARGV[count + 3]), tonumber(ARGV[count + 4])
-if used ~= '' and now >= latest + 2 * lasts then
+local earliest, lasts = tonumber(ARGV[count + 3]), tonumber(ARGV[count + 4])
+if used ~= '' and now >= earliest + 2 * lasts then
   return answer(now, -1, {})
 end
 local heads, records, found = {}, {}, {}

@@ -1,0 +1,107 @@
+//! Slots of what may be open at once.
+
+use tidegate_core::store::{Hold, Store, Terms};
+use tidegate_core::subject::RuleName;
+use tidegate_core::units::Nanos;
+
+use super::{Counter, Rig, set, tokens};
+
+pub async fn slots_are_held_renewed_released_and_expire(rig: &impl Rig) {
+    let counter = Counter::new();
+    let hold = |holder| slot(&counter, holder, 2);
+    let take = async |holder| {
+        let held = rig.store().hold(&hold(holder)).await;
+        let held = held.expect("a store that answers");
+        (held.granted, held.open)
+    };
+    assert_eq!(take(1).await, (true, 1));
+    assert_eq!(take(2).await, (true, 2));
+    assert_eq!(take(3).await, (false, 2));
+    assert_eq!(take(2).await, (true, 2), "renewed, not taken twice");
+    rig.store().release(&hold(1)).await.expect("a release");
+    rig.store()
+        .release(&hold(1))
+        .await
+        .expect("nothing to release");
+    assert_eq!(take(3).await, (true, 2));
+    rig.advance(Nanos::from_secs(6));
+    assert_eq!(take(3).await, (true, 2));
+    rig.advance(Nanos::from_secs(5));
+    assert_eq!(
+        take(4).await,
+        (true, 2),
+        "the slot of 2 expired, that of 3 was renewed"
+    );
+}
+
+/// However late a renewal comes, what was given back stays so: else a request that has ended would be
+/// open until its slot expires.
+pub async fn a_renewal_takes_no_slot(rig: &impl Rig) {
+    let counter = Counter::new();
+    let hold = |holder| slot(&counter, holder, 2);
+    let renew = async |holder| {
+        let held = rig.store().renew(&hold(holder)).await;
+        let held = held.expect("a store that answers");
+        (held.granted, held.open)
+    };
+    assert_eq!(renew(1).await, (false, 0), "never taken");
+    for holder in [1, 2] {
+        let held = rig.store().hold(&hold(holder)).await;
+        assert!(held.expect("a store that answers").granted);
+    }
+    rig.advance(Nanos::from_secs(6));
+    assert_eq!(renew(1).await, (true, 2), "also where all is taken");
+    rig.advance(Nanos::from_secs(6));
+    assert_eq!(renew(1).await, (true, 1), "by its whole length each time");
+    assert_eq!(renew(2).await, (false, 1), "expired");
+    rig.store().release(&hold(1)).await.expect("a release");
+    assert_eq!(renew(1).await, (false, 0), "given back");
+}
+
+pub async fn slots_of_subjects_and_rules_are_apart(rig: &impl Rig) {
+    let (one, other) = (Counter::new(), Counter::new());
+    let rule = RuleName::new("another");
+    let own = slot(&one, 1, 1);
+    let holds = [
+        (own, true),
+        (slot(&other, 2, 1), true),
+        (Hold { rule: &rule, ..own }, true),
+        (Hold { holder: 3, ..own }, false),
+    ];
+    for (hold, granted) in holds {
+        let held = rig.store().hold(&hold).await.expect("a store that answers");
+        assert_eq!((held.granted, held.open), (granted, 1));
+    }
+}
+
+/// A slot of ten seconds.
+/// Whoever held one is told so, and does not get it back by renewing it.
+pub async fn a_reset_frees_the_slots_of_a_rule_and_subject(rig: &impl Rig) {
+    let ([counter, other], limit) = ([(); 2].map(|()| Counter::new()), tokens(rig, 10));
+    let held = async |hold: Hold<'_>| {
+        let held = rig.store().hold(&hold).await.expect("a store that answers");
+        held.granted
+    };
+    for counter in [&counter, &other] {
+        assert!(held(slot(counter, 1, 1)).await && !held(slot(counter, 2, 1)).await);
+    }
+    for freed in [1, 0] {
+        let reset = rig.store().reset(&set([counter.enforce(&limit, 1)])).await;
+        assert_eq!(reset.expect("a store that answers"), freed);
+    }
+    let renewed = rig.store().renew(&slot(&counter, 1, 1)).await;
+    assert!(!renewed.expect("a store that answers").granted);
+    assert!(held(slot(&counter, 2, 1)).await && !held(slot(&counter, 1, 1)).await);
+    assert!(!held(slot(&other, 2, 1)).await, "of another subject");
+}
+
+fn slot(counter: &Counter, holder: u128, most: u32) -> Hold<'_> {
+    Hold {
+        subject: counter.subject,
+        rule: &counter.rule,
+        holder,
+        most,
+        lasts: Nanos::from_secs(10),
+        terms: &Terms::USUAL,
+    }
+}
