@@ -11,6 +11,7 @@ use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{Charge, Granted, Life, Reading};
 use tidegate_core::units::{Cost, Nanos};
 
+use super::refill::Refill;
 use super::tenant::{Grant, Tenant};
 use crate::resilience::owned::OwnedCharge;
 
@@ -23,16 +24,30 @@ pub(super) struct Taken {
     pub(super) reading: Reading,
 }
 
-/// More units to be asked for.
-#[derive(Clone, Debug)]
+/// More units to be asked for. Whoever waits for them is woken when this is dropped, whatever became of
+/// it.
+#[derive(Debug)]
 pub(super) struct Ask {
     era: u64,
     pub(super) charge: Arc<OwnedCharge>,
-    pub(super) units: Cost,
+    pub(super) refill: Arc<Refill>,
+}
+
+impl Drop for Ask {
+    fn drop(&mut self) {
+        self.refill.end();
+    }
 }
 
 /// Units to be given back, and whose they are.
 pub(super) type Unused = (Arc<OwnedCharge>, Grant);
+
+/// Whether a request comes for the first time, or has waited for more units.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Visit {
+    First,
+    Again,
+}
 
 /// A place for one counter.
 #[derive(Default)]
@@ -45,10 +60,11 @@ pub(super) struct Place {
 impl Place {
     /// Takes note of a request. Whether it may be decided here: if another counter has the place, or the
     /// cost is more than may be held, it is simply for the store.
-    pub(super) fn arrive(&mut self, charge: &Charge<'_>, now: Nanos) -> bool {
+    pub(super) fn arrive(&mut self, charge: &Charge<'_>, visit: Visit, now: Nanos) -> bool {
         if !self.is_of(charge) {
             let tenant = self.tenant.as_ref();
             let taken = tenant.is_some_and(|tenant| !tenant.gives_way(now));
+            let taken = taken || visit == Visit::Again;
             let tenant = match taken {
                 true => None,
                 false => Tenant::new(charge, now),
@@ -62,7 +78,9 @@ impl Place {
             Some(tenant) if tenant.most < charge.cost.get() => false,
             Some(tenant) => {
                 tenant.used = now;
-                tenant.pace.note(charge.cost.get(), now);
+                if visit == Visit::First {
+                    tenant.pace.note(charge.cost.get(), now);
+                }
                 true
             }
             None => false,
@@ -85,6 +103,13 @@ impl Place {
             figures: tenant.figures(newest, now),
         };
         Some(Taken { era, from, reading })
+    }
+
+    /// Units under way that may suffice for a charge, with what is held.
+    pub(super) fn refill(&self, charge: &Charge<'_>, now: Nanos) -> Option<Arc<Refill>> {
+        let refill = self.tenant.as_ref()?.asked.as_ref()?;
+        let then = self.ready(charge, now).saturating_add(refill.units.get());
+        (then >= charge.cost.get()).then(|| Arc::clone(refill))
     }
 
     /// How a charge is refused that cannot be taken here and that the store would refuse too: when, by the
@@ -119,13 +144,18 @@ impl Place {
         let era = self.era;
         let tenant = self.tenant.as_mut()?;
         let units = tenant.wants(charge.cost.get(), now)?;
-        tenant.asked = true;
+        let refill = Arc::new(Refill::new(units, now, tenant.trip));
+        tenant.asked = Some(Arc::clone(&refill));
         let owned = tenant.charge.get_or_insert_with(|| {
             // What it says of cost and role is not looked at.
             Arc::new(OwnedCharge::of(charge))
         });
         let charge = Arc::clone(owned);
-        Some(Ask { era, charge, units })
+        Some(Ask {
+            era,
+            charge,
+            refill,
+        })
     }
 
     /// What was asked for at `sent` has been answered, or not. Units that nobody may use any more: they
@@ -142,15 +172,15 @@ impl Place {
             Some(tenant) if self.era == ask.era => tenant,
             _ => return units,
         };
-        tenant.asked = false;
+        tenant.asked = None;
         tenant.over = None;
-        if units == 0 {
-            // Nothing is left, or the store is not well: to ask with every request would cost more than
-            // it spares.
-            tenant.rests_until = now.plus(Nanos::new(tenant.ahead.get() / 4));
-        }
-        if let Some((granted, life)) = granted {
-            tenant.receive(&granted, life, sent);
+        match granted {
+            Some((granted, life)) => {
+                tenant.trip = Some(now.since(sent));
+                tenant.receive(&granted, life, sent);
+            }
+            // The store is not well: to ask it with every request would cost more than it spares.
+            None => tenant.rests_until = now.plus(Nanos::new(tenant.ahead.get() / 4)),
         }
         0
     }
@@ -190,7 +220,7 @@ impl Place {
                 let held = tenant.held();
                 tenant.grants.clear();
                 tenant.over = None;
-                tenant.asked = false;
+                tenant.asked = None;
                 held
             }
             _ => 0,
