@@ -16,6 +16,7 @@
 //! dropped while it waits for more has taken none.
 
 mod keeper;
+mod newcomer;
 mod pace;
 mod place;
 mod port;
@@ -33,7 +34,7 @@ use tidegate_core::store::{
 use tidegate_core::units::{Cost, Nanos};
 
 use self::keeper::Tended;
-use self::place::{Ask, Place, Taken, Visit};
+use self::place::{Ask, Place, Short, Taken, Visit};
 use self::refill::Refill;
 use super::split::Split;
 use crate::runtime::{Runtime, mix};
@@ -229,16 +230,20 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
         }
         let now = self.runtime.now();
         let (mut takings, mut missing) = (Takings::new(), Missing::Nothing);
+        let mut refusal = None;
         for charge in set.charges.iter().filter(|charge| is_leased(charge)) {
             let place = self.place(charge);
             match self.visit(place, charge, visit, &missing, now) {
                 Ok(taken) => takings.extend(taken.map(|taken| (place, taken))),
-                Err(refill) => missing = missing.and(refill),
+                Err(short) => {
+                    missing = missing.and(short.refill);
+                    refusal = short.refusal;
+                }
             }
         }
         if !matches!(missing, Missing::Nothing) {
             self.put_back(takings);
-            return match (self.refuse(set, now), missing) {
+            return match (refusal.and_then(|said| refuse(set, said)), missing) {
                 (Some(refusal), _) => Decided::Here(refusal),
                 (None, Missing::Soon(refill)) if self.can_wait(set, &refill) => {
                     Decided::Soon(refill)
@@ -262,32 +267,8 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
         set.charges.iter().all(is_leased) && refill.is_quick(self.store.budget_of(set))
     }
 
-    /// Refuses a set of one unit that the store would refuse: it has said a moment ago that nothing is
-    /// left. Of other sets more must be told than is known here, and of more units a longer wait.
-    fn refuse(&self, set: &ChargeSet<'_>, now: Nanos) -> Option<Outcome> {
-        let [charge] = set.charges.as_slice() else {
-            return None;
-        };
-        if charge.cost > Cost::ONE {
-            return None;
-        }
-        let place = self.places[self.place(charge)].lock();
-        let (at, reading) = match place.is_of(charge) {
-            true => place.refusal(now)?,
-            false => return None,
-        };
-        Some(Outcome {
-            admitted: false,
-            readings: smallvec![reading],
-            seen: Vec::new(),
-            at,
-            source: Source::DenyCache,
-            clock_stepped: false,
-        })
-    }
-
     /// One request of a counter: takes units if nothing is missing so far, and sees to it that there are
-    /// more for the next. If there are too few, what of them is under way.
+    /// more for the next.
     fn visit(
         self: &Arc<Self>,
         at: usize,
@@ -295,19 +276,18 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
         visit: Visit,
         missing: &Missing,
         now: Nanos,
-    ) -> Result<Option<Taken>, Option<Arc<Refill>>> {
+    ) -> Result<Option<Taken>, Short> {
         let (visited, ask) = {
             let mut place = self.places[at].lock();
             if !place.arrive(charge, visit, now) {
-                return Err(None);
+                return Err(Short::default());
             }
             let taken = match missing {
                 Missing::Nothing => place.take(charge.cost, now).map(Some),
                 _ => (place.ready(charge, now) >= charge.cost.get()).then_some(None),
             };
             let ask = place.ask(charge, now);
-            let refill = || place.refill(charge, now);
-            (taken.ok_or_else(refill), ask)
+            (taken.ok_or_else(|| place.short(charge, now)), ask)
         };
         if let Some(ask) = ask {
             self.draw_soon(at, ask);
@@ -382,6 +362,20 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
     fn lapsed(&self, units: u64) {
         self.tally.lapsed.fetch_add(units, Ordering::Relaxed);
     }
+}
+
+/// Refuses a set of one unit that the store would refuse: it has said a moment ago that nothing is left.
+/// Of other sets more must be told than is known here, and of more units a longer wait.
+fn refuse(set: &ChargeSet<'_>, (at, reading): (Nanos, Reading)) -> Option<Outcome> {
+    let alone = set.charges.len() == 1 && set.charges[0].cost == Cost::ONE;
+    alone.then(|| Outcome {
+        admitted: false,
+        readings: smallvec![reading],
+        seen: Vec::new(),
+        at,
+        source: Source::DenyCache,
+        clock_stepped: false,
+    })
 }
 
 /// What is told of the charges that are decided here.

@@ -21,6 +21,9 @@ type Answer<T> = Result<T, StoreError>;
 /// What of a set was decided here, if the store is to decide only the rest of it.
 type Left<'a, S, R> = Option<Box<Part<'a, S, R>>>;
 
+/// A decision that waits for more than one answer of the store.
+type Waits<'w> = Pin<Box<dyn Future<Output = Answer<Outcome>> + Send + 'w>>;
+
 /// Decisions that are under way, and of which of all sets they are.
 type Deciding<'d> = Pin<Box<dyn Future<Output = Vec<(usize, Answer<Outcome>)>> + Send + 'd>>;
 
@@ -100,11 +103,15 @@ impl<S: Lender + 'static, R: Runtime> Store for Lease<S, R> {
     /// What has to wait for more units or for the rest of a set is boxed: requests that are simply for the
     /// store are many more, and carry less.
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        match self.0.decide(set, Visit::First) {
-            Decided::Here(outcome) => Ok(outcome),
-            Decided::Nowhere => self.0.store.charge(set).await,
-            Decided::Soon(refill) => Box::pin(self.decide_soon(set, refill)).await,
-            Decided::Partly(part) => Box::pin(self.decide_rest(set, *part)).await,
+        let waits: Option<Waits<'_>> = match self.0.decide(set, Visit::First) {
+            Decided::Here(outcome) => return Ok(outcome),
+            Decided::Nowhere => None,
+            Decided::Soon(refill) => Some(Box::pin(self.decide_soon(set, refill))),
+            Decided::Partly(part) => Some(Box::pin(self.decide_rest(set, *part))),
+        };
+        match waits {
+            Some(waits) => waits.await,
+            None => self.0.store.charge(set).await,
         }
     }
 

@@ -10,6 +10,7 @@ use tidegate_core::algorithms::{Figures, Limit, Retry, Verdict};
 use tidegate_core::store::{Charge, Granted, Life, Reading};
 use tidegate_core::units::{Cost, Nanos};
 
+use super::newcomer::Newcomer;
 use super::pace::Pace;
 use super::refill::Refill;
 use crate::resilience::deny_cache::{LONGEST_HOLD, hold};
@@ -17,7 +18,13 @@ use crate::resilience::owned::OwnedCharge;
 
 /// Units are drawn in advance only where so many requests come while a node plans ahead. With fewer,
 /// what lies idle in leases is worth more than the round trips they spare.
-const WORTH_IT: u64 = 8;
+pub(super) const WORTH_IT: u64 = 8;
+
+/// For how far ahead units of a limit are planned: half the life of a lease.
+pub(super) fn ahead(charge: &Charge<'_>) -> Nanos {
+    let lease = charge.limit.lease().unwrap_or(Nanos::ZERO);
+    Nanos::new(lease.get() / 2)
+}
 
 /// Units charged in advance.
 #[derive(Clone, Copy, Debug)]
@@ -80,10 +87,10 @@ pub(super) struct Tenant {
 }
 
 impl Tenant {
-    pub(super) fn new(charge: &Charge<'_>, now: Nanos) -> Option<Self> {
+    /// Moves in, as it was asked for before.
+    pub(super) fn new(charge: &Charge<'_>, newcomer: &Newcomer, now: Nanos) -> Option<Self> {
         let limit = charge.limit.as_ref();
-        let lease = limit.lease()?;
-        let ahead = Nanos::new(lease.get() / 2);
+        let (lease, ahead) = (limit.lease()?, ahead(charge));
         let flows_in = u128::from(limit.count()) * u128::from(lease.get());
         let most = flows_in / u128::from(limit.per().get().max(1));
         Some(Tenant {
@@ -91,7 +98,7 @@ impl Tenant {
             limit: limit.clone(),
             ahead,
             most: u64::try_from(most).unwrap_or(u64::MAX),
-            pace: Pace::new(ahead, now),
+            pace: Pace::new(ahead, newcomer),
             used: now,
             grants: SmallVec::new(),
             numbers: 0,
@@ -110,7 +117,7 @@ impl Tenant {
     }
 
     /// Whether another may have its place. One that is asked for too seldom to draw anything gives way at
-    /// once: else all places would be taken by cold counters for as long as a node plans ahead.
+    /// once.
     pub(super) fn gives_way(&self, now: Nanos) -> bool {
         let has_none = self.grants.is_empty() && self.asked.is_none();
         has_none && (self.idle(now) || !self.busy())
