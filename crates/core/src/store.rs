@@ -397,8 +397,9 @@ pub trait Store: Send + Sync {
     /// Gives back an earlier charge, once, as far as the bounds allow.
     fn refund(&self, refund: &Refund<'_>) -> impl Future<Output = Answer<Refunded>> + Send;
 
-    /// Takes units of one limit in advance, up to the charge's cost and to half of what is left,
-    /// rounded up: others find some, and near the end it is one at a time.
+    /// Takes units of one limit in advance, up to the charge's cost and to half of what is left, rounded
+    /// up, so that others find some; or an eighth of the cost if that is more and there, so that the end is
+    /// reached in a few steps.
     fn grant(&self, charge: &Charge<'_>) -> impl Future<Output = Answer<Granted>> + Send;
 
     /// Charges whether it fits or not: debt, for costs known only afterwards.

@@ -147,7 +147,9 @@ impl Model {
     fn grant(&mut self, charge: &Charge<'_>, now: Nanos) -> u64 {
         let (mut state, at) = self.read(charge, now);
         let there = charge.limit.remaining(&state, at);
-        let Some(units) = Cost::new(there.div_ceil(2).min(charge.cost.get())) else {
+        let asked = charge.cost.get();
+        let share = there.div_ceil(2).max(asked.div_ceil(8));
+        let Some(units) = Cost::new(share.min(there).min(asked)) else {
             return 0;
         };
         charge.limit.spend(&mut state, at, units);

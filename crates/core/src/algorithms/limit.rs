@@ -305,10 +305,14 @@ impl Limit {
         with!(self, state, |metered, inner| metered.remaining(inner, at))
     }
 
-    /// Charges in advance: up to `most`, and no more than half of what would fit, rounded up. How many
-    /// units that were.
+    /// Charges in advance: up to `most`, and no more than half of what would fit, rounded up, or an eighth
+    /// of `most` if that is more and there. How many units that were.
+    ///
+    /// Half leaves something for others; but who halves until nothing is left asks many times for next to
+    /// nothing. An eighth of what one needs for a while is used up in no time.
     pub fn draw(&self, state: &mut State, at: Moment, most: Cost) -> u64 {
-        let units = self.remaining(state, at).div_ceil(2).min(most.get());
+        let (left, most) = (self.remaining(state, at), most.get());
+        let units = left.div_ceil(2).max(most.div_ceil(8)).min(left).min(most);
         if let Some(cost) = Cost::new(units) {
             self.spend(state, at, cost);
         }

@@ -104,7 +104,10 @@ fn events(case: &Case<'_>, counter: usize, node: usize) -> Vec<(Nanos, What)> {
         .of(counter)
         .filter(|r| r.admitted && r.source == Source::Lease);
     let uses = leased.filter(|r| r.node == node);
-    let uses = uses.map(|r| (r.sent, What::Used(r.began, r.at)));
+    let uses = uses.map(|r| {
+        let (now, truth) = case.taken(r);
+        (now, What::Used(truth, r.at))
+    });
     let deaths = case.history.deaths.iter().filter(|(_, dead)| *dead == node);
     let left = case
         .history

@@ -23,6 +23,17 @@ pub(super) struct Timed<'a> {
 }
 
 impl Case<'_> {
+    /// When leased units were taken for a request, by the simulation's clock and by the store's: when it
+    /// came, and then it waited for what the store said of its other limits. If all are leased, it may have
+    /// waited for units instead, and was answered as it took them.
+    pub(super) fn taken(&self, record: &Record) -> (Nanos, Nanos) {
+        let mut counters = self.counters();
+        match counters.all(|i| self.scenario.counting(i) == Counting::Leased) {
+            true => (record.done, record.truth),
+            false => (record.sent, record.began),
+        }
+    }
+
     /// What was admitted of a counter.
     pub(super) fn admitted(&self, counter: usize) -> Vec<Timed<'_>> {
         let exact = self.scenario.counting(counter) == Counting::Exact;
@@ -32,7 +43,7 @@ impl Case<'_> {
         };
         let mixed = self.scenario.counts_ahead() && self.scenario.ceiling.is_some();
         let mut timed = |record| {
-            let mut times = simple(record);
+            let mut times = self.simple(record);
             // Where another limit was decided by a lease, the answer has the time of that.
             if mixed && record.source == Source::Fallback {
                 (times.used, times.charged) = (record.truth, record.truth);
@@ -52,6 +63,19 @@ impl Case<'_> {
         all.map(&mut timed).collect()
     }
 
+    fn simple<'r>(&self, record: &'r Record) -> Timed<'r> {
+        let (used, charged) = match record.source {
+            Source::Lease => (self.taken(record).1, record.at),
+            Source::Lenient => (record.began, record.began),
+            _ => (record.at, by_the_store(record)),
+        };
+        Timed {
+            record,
+            used,
+            charged,
+        }
+    }
+
     /// When the store charged a counter, by who asked and when.
     fn asked(&self, counter: usize) -> BTreeMap<(usize, Nanos), Vec<Nanos>> {
         let mut asked: BTreeMap<(usize, Nanos), Vec<Nanos>> = BTreeMap::new();
@@ -68,19 +92,6 @@ impl Case<'_> {
         let bits = self.history.counters.get(counter).copied();
         let books = self.history.books.iter();
         books.filter(move |entry| Some(entry.counter) == bits)
-    }
-}
-
-fn simple(record: &Record) -> Timed<'_> {
-    let (used, charged) = match record.source {
-        Source::Lease => (record.began, record.at),
-        Source::Lenient => (record.began, record.began),
-        _ => (record.at, by_the_store(record)),
-    };
-    Timed {
-        record,
-        used,
-        charged,
     }
 }
 

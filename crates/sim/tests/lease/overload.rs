@@ -89,10 +89,10 @@ fn a_hot_key_that_is_within_its_limit_costs_a_call_for_many_requests() {
 
 #[test]
 fn a_hot_key_beyond_its_limit_has_nearly_all_of_it_and_does_not_flood_the_store() {
-    check(4, 10_000, 120, 50);
-    check(4, 10_000, 300, 100);
-    check(10, 10_000, 300, 120);
-    check(1, 1_000, 300, 150);
+    check(4, 10_000, 120, 20);
+    check(4, 10_000, 300, 20);
+    check(10, 10_000, 300, 40);
+    check(1, 1_000, 300, 50);
 }
 
 /// Below the gate nothing is gained, and nothing lost.

@@ -178,3 +178,23 @@ fn a_store_that_is_too_slow_for_decisions_is_not_too_slow_to_lend() {
     let leases = stack.store.leases();
     assert!(leases.granted > before, "{leases:?}");
 }
+
+/// Who waits for more units and then asks has one budget for both.
+#[test]
+fn who_waited_for_more_units_is_decided_within_its_budget() {
+    let stack = Stack::new();
+    stack.stream(100);
+    stack.weather(Weather {
+        fastest: MS(4), // there and back is more than the budget
+        ..Weather::FAIR
+    });
+    let mut longest = Nanos::ZERO;
+    for _ in 0..2_000 {
+        let (set, began) = (stack.own.set(1), stack.sim.now());
+        let outcome = stack.sim.block_on(stack.store.charge(&set));
+        outcome.expect("decisions do not fail");
+        longest = longest.max(stack.sim.now().since(began));
+        stack.pass(Nanos::new(100_000));
+    }
+    assert_eq!(longest, MS(5));
+}

@@ -19,6 +19,8 @@ use tidegate_sim::executor::{NodeRuntime, Sim};
 pub(crate) const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 pub(crate) const MS: fn(u64) -> Nanos = Nanos::from_millis;
 pub(crate) const LEASE: Nanos = Nanos::from_millis(100);
+/// How long a decision may take.
+pub(crate) const BUDGET: Nanos = Nanos::from_millis(5);
 
 pub(crate) const LEASED: Terms = Terms {
     counting: Counting::Leased,
@@ -118,6 +120,14 @@ impl Till {
 impl Lender for Till {
     fn life_of(&self, _: &Charge<'_>) -> Option<Life> {
         self.0.manner.lock().life
+    }
+
+    fn budget_of(&self, _: &ChargeSet<'_>) -> Nanos {
+        BUDGET
+    }
+
+    async fn charge_by(&self, _: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        self.charge(set).await
     }
 }
 

@@ -10,7 +10,7 @@
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_core::algorithms::{Figures, Limit, Retry, Verdict};
+use tidegate_core::algorithms::{Algorithm, Figures, Limit, Retry, Verdict};
 use tidegate_core::pass_on;
 use tidegate_core::store::{
     Charge, ChargeSet, Counting, Outcome, Reading, Refund, Refunded, Reserve, Role, Settle,
@@ -26,7 +26,7 @@ type Answer<T> = Result<T, StoreError>;
 const LENIENT: Nanos = Nanos::from_millis(50);
 
 /// Longer would be noticed by those who wait.
-const LONGEST_HOLD: Nanos = Nanos::from_millis(20);
+pub(super) const LONGEST_HOLD: Nanos = Nanos::from_millis(20);
 
 /// Remembers what a store refused.
 pub struct DenyCache<S, R> {
@@ -161,10 +161,14 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
 /// The least time for which a refusal stands. At a high rate the next unit is there within a
 /// millisecond, and under overload every node would ask for it with every request: what flows in
 /// meanwhile is not lost, it waits in the bucket, as long as it is little of what that holds. Exact
-/// counting promises the shortest wait there is, so it has none of this.
+/// counting promises the shortest wait there is, so it has none of this; and what a window gives back
+/// comes all at once at an edge, for which nobody asks bit by bit.
 pub(super) fn hold(limit: &Limit) -> Nanos {
     let quarter = Nanos::new(limit.full_window().get() / 4);
-    quarter.min(LONGEST_HOLD)
+    match limit.algorithm() {
+        Algorithm::FixedWindow | Algorithm::SlidingWindowStrict => Nanos::ZERO,
+        _ => quarter.min(LONGEST_HOLD),
+    }
 }
 
 fn hold_of(charge: &Charge<'_>) -> Nanos {

@@ -19,7 +19,6 @@ use tidegate_core::units::{Cost, Nanos};
 use super::clock_watch::ClockReading;
 use super::event::Watcher;
 use super::guard::{LATE, doubtful};
-use super::lease::Lender;
 use super::local::slots_of;
 use super::memory::Memory;
 use super::node::Node;
@@ -88,6 +87,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
     /// The store's present life.
     pub(super) fn life(&self) -> Option<Life> {
         self.node.guard.life()
+    }
+
+    /// The same while the store is believed about the counter of `charge`. One that does not tell has one
+    /// life, whichever.
+    pub(super) fn life_of(&self, charge: &Charge<'_>) -> Option<Life> {
+        let believed = !self.node.decides(&ChargeSet::of_one(charge.clone()));
+        believed.then(|| self.life().unwrap_or(Life(0)))
     }
 
     /// Counters have come to this store that it may never have held.
@@ -237,13 +243,6 @@ fn as_charge<'a>(charge: &Charge<'a>, granted: &Granted) -> (ChargeSet<'a>, Outc
         clock_stepped: false,
     };
     (set, outcome)
-}
-
-impl<S: Store + Probe + 'static, R: Runtime> Lender for Fallback<S, R> {
-    fn life_of(&self, charge: &Charge<'_>) -> Option<Life> {
-        let believed = !self.node.decides(&ChargeSet::of_one(charge.clone()));
-        believed.then(|| self.life().unwrap_or(Life(0)))
-    }
 }
 
 /// Whether a store may have done what it was asked. Who was turned away at once was not heard: a crowd of

@@ -49,14 +49,23 @@ pub async fn a_refund_is_capped_by_what_has_not_drained(rig: &impl Rig) {
     );
 }
 
-pub async fn a_grant_takes_half_of_what_is_left_at_most(rig: &impl Rig) {
+pub async fn a_grant_takes_half_of_what_is_left_or_an_eighth_of_what_is_asked(rig: &impl Rig) {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {
-        let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
-        for (asked, got, left) in [(4, 4, 6), (100, 3, 3), (2, 2, 1), (9, 1, 0), (5, 0, 0)] {
-            let granted = rig.store().grant(&counter.enforce(&limit, asked)).await;
-            let granted = granted.expect("a store that answers");
-            assert_eq!((granted.units, granted.figures.remaining), (got, left));
-        }
+        let by_half = [(4, 4, 6), (24, 3, 3), (2, 2, 1), (8, 1, 0), (5, 0, 0)];
+        check_grants(rig, algorithm, &by_half).await;
+        let by_eighth = [(56, 7, 3), (20, 3, 0), (5, 0, 0)];
+        check_grants(rig, algorithm, &by_eighth).await;
+    }
+}
+
+/// Of ten, what is asked for, given and left.
+async fn check_grants(rig: &impl Rig, algorithm: Algorithm, grants: &[(u64, u64, u64)]) {
+    let (counter, limit) = (Counter::new(), limit(rig, algorithm, 10));
+    for (asked, got, left) in grants {
+        let granted = rig.store().grant(&counter.enforce(&limit, *asked)).await;
+        let granted = granted.expect("a store that answers");
+        let told = (granted.units, granted.figures.remaining);
+        assert_eq!(told, (*got, *left), "of {asked} by {algorithm}");
     }
 }
 

@@ -54,7 +54,7 @@ macro_rules! every_claim {
             a_batch_is_decided_in_order
             a_refund_gives_back_once
             a_refund_is_capped_by_what_has_not_drained
-            a_grant_takes_half_of_what_is_left_at_most
+            a_grant_takes_half_of_what_is_left_or_an_eighth_of_what_is_asked
             a_forced_charge_is_a_debt
             a_reservation_is_charged_and_settled_once
             more_than_was_estimated_is_a_debt

@@ -3,21 +3,24 @@
 //!
 //! A node that is asked often enough for a counter draws some of it in advance (`place`, `tenant`, `pace`) and
 //! decides by that until it is used up, at most for the life that the limit gives to a lease. The next
-//! ones are asked for when half is used, beside the requests. What is left at the end, or when nobody
-//! asks any more, is given back once (`keeper`). Everything that is not held here is decided by the
-//! store behind: cold keys, and the end of a limit, where it grants no more than half of what is left. When
-//! it has said that nothing is left, that stands for as long as a deny cache would hold a refusal.
+//! ones are asked for when half is used, beside the requests; whoever finds nothing meanwhile waits for
+//! them a little (`refill`). What is left at the end, or when nobody asks any more, is given back once
+//! (`keeper`). Everything that is not held here is decided by the store behind. When it has said that
+//! nothing is left, that stands for as long as a deny cache would hold a refusal.
 //!
 //! Kept true: every unit admitted here was charged before, and not longer ago than a lease lives. Lost
 //! answers and lost refunds leave units charged that nobody used, never the other way round. It knows
 //! neither rules nor which store it is; of stores that fail it knows what [`Lender`] tells.
 //!
-//! Cancel-safety: a request that is dropped while the rest of it is decided has used its units.
+//! Cancel-safety: a request that is dropped while the rest of it is decided has used its units; one that is
+//! dropped while it waits for more has taken none.
 
 mod keeper;
+mod newcomer;
 mod pace;
 mod place;
 mod port;
+mod refill;
 mod tenant;
 
 use std::sync::Arc;
@@ -26,12 +29,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::store::{
-    Charge, ChargeSet, Counting, Life, Outcome, Reading, Role, Source, Store,
+    Charge, ChargeSet, Counting, Life, Outcome, Reading, Role, Source, Store, StoreError,
 };
 use tidegate_core::units::{Cost, Nanos};
 
 use self::keeper::Tended;
-use self::place::{Ask, Place, Taken};
+use self::place::{Ask, Place, Short, Taken, Visit};
+use self::refill::Refill;
 use super::split::Split;
 use crate::runtime::{Runtime, mix};
 
@@ -41,6 +45,17 @@ pub trait Lender: Store {
     /// store that does not tell has one life, whichever. Units drawn in one life are not given back to
     /// another: it may have lost their charge.
     fn life_of(&self, charge: &Charge<'_>) -> Option<Life>;
+
+    /// How long a decision on `set` may take.
+    fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos;
+
+    /// Charges `set`, for which there is time only until `until`, by the local clock: some of its budget
+    /// has gone already.
+    fn charge_by(
+        &self,
+        until: Nanos,
+        set: &ChargeSet<'_>,
+    ) -> impl Future<Output = Result<Outcome, StoreError>> + Send;
 }
 
 /// Draws from a store in advance. Clones are the same.
@@ -106,10 +121,32 @@ type Takings = SmallVec<[(usize, Taken); 2]>;
 enum Decided<'a, S, R> {
     /// Not at all: it goes to the store as it is.
     Nowhere,
+    /// Not now: of all that is missing more is under way, of this first.
+    Soon(Arc<Refill>),
     /// As far as it can be; the rest goes to the store.
     Partly(Box<Part<'a, S, R>>),
     /// Entirely.
     Here(Outcome),
+}
+
+/// What of a set cannot be taken.
+enum Missing {
+    Nothing,
+    /// Something, and of all of it more is under way.
+    Soon(Arc<Refill>),
+    /// Something that only the store can tell about.
+    Something,
+}
+
+impl Missing {
+    /// One more thing is missing, of which there is a refill under way or not.
+    fn and(self, refill: Option<Arc<Refill>>) -> Self {
+        match (self, refill) {
+            (Missing::Nothing, Some(refill)) => Missing::Soon(refill),
+            (Missing::Soon(first), Some(_)) => Missing::Soon(first),
+            _ => Missing::Something,
+        }
+    }
 }
 
 /// A set that is decided here in part: what was taken for that goes back if the rest is refused.
@@ -182,7 +219,7 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
     }
 
     /// Decides what can be decided by what is held. All leased charges of a set are, or none.
-    fn decide<'a>(self: &Arc<Self>, set: &ChargeSet<'a>) -> Decided<'a, S, R> {
+    fn decide<'a>(self: &Arc<Self>, set: &ChargeSet<'a>, visit: Visit) -> Decided<'a, S, R> {
         if !set.charges.iter().any(is_leased) {
             return Decided::Nowhere;
         }
@@ -192,19 +229,27 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
             return Decided::Nowhere;
         }
         let now = self.runtime.now();
-        let (mut takings, mut covered) = (Takings::new(), true);
+        let (mut takings, mut missing) = (Takings::new(), Missing::Nothing);
+        let mut refusal = None;
         for charge in set.charges.iter().filter(|charge| is_leased(charge)) {
             let place = self.place(charge);
-            match self.visit(place, charge, covered, now) {
-                Some(taken) => takings.push((place, taken)),
-                None => covered = false,
+            match self.visit(place, charge, visit, &missing, now) {
+                Ok(taken) => takings.extend(taken.map(|taken| (place, taken))),
+                Err(short) => {
+                    missing = missing.and(short.refill);
+                    refusal = short.refusal;
+                }
             }
         }
-        if !covered {
+        if !matches!(missing, Missing::Nothing) {
             self.put_back(takings);
-            return self
-                .refuse(set, now)
-                .map_or(Decided::Nowhere, Decided::Here);
+            return match (refusal.and_then(|said| refuse(set, said)), missing) {
+                (Some(refusal), _) => Decided::Here(refusal),
+                (None, Missing::Soon(refill)) if self.can_wait(set, &refill) => {
+                    Decided::Soon(refill)
+                }
+                (None, _) => Decided::Nowhere,
+            };
         }
         match under_way.filter(|_| takings.len() < set.charges.len()) {
             None => Decided::Here(outcome(&takings, |_, taken| taken.reading)),
@@ -216,54 +261,38 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
         }
     }
 
-    /// Refuses a set of one unit that the store would refuse: it has said a moment ago that nothing is
-    /// left. Of other sets more must be told than is known here, and of more units a longer wait.
-    fn refuse(&self, set: &ChargeSet<'_>, now: Nanos) -> Option<Outcome> {
-        let [charge] = set.charges.as_slice() else {
-            return None;
-        };
-        if charge.cost > Cost::ONE {
-            return None;
-        }
-        let place = self.places[self.place(charge)].lock();
-        let (at, reading) = match place.is_of(charge) {
-            true => place.refusal(now)?,
-            false => return None,
-        };
-        Some(Outcome {
-            admitted: false,
-            readings: smallvec![reading],
-            seen: Vec::new(),
-            at,
-            source: Source::DenyCache,
-            clock_stepped: false,
-        })
+    /// Whether a set may wait for more units: not if the store must be asked about it anyway, nor if it takes
+    /// so long that there might be no time left to ask it then.
+    fn can_wait(&self, set: &ChargeSet<'_>, refill: &Refill) -> bool {
+        set.charges.iter().all(is_leased) && refill.is_quick(self.store.budget_of(set))
     }
 
-    /// One request of a counter: takes units if all is `covered` so far, and sees to it that there are
+    /// One request of a counter: takes units if nothing is missing so far, and sees to it that there are
     /// more for the next.
     fn visit(
         self: &Arc<Self>,
         at: usize,
         charge: &Charge<'_>,
-        covered: bool,
+        visit: Visit,
+        missing: &Missing,
         now: Nanos,
-    ) -> Option<Taken> {
-        let (taken, ask) = {
+    ) -> Result<Option<Taken>, Short> {
+        let (visited, ask) = {
             let mut place = self.places[at].lock();
-            if !place.arrive(charge, now) {
-                return None;
+            if !place.arrive(charge, visit, now) {
+                return Err(Short::default());
             }
-            let taken = match covered {
-                true => place.take(charge.cost, now),
-                false => None,
+            let taken = match missing {
+                Missing::Nothing => place.take(charge.cost, now).map(Some),
+                _ => (place.ready(charge, now) >= charge.cost.get()).then_some(None),
             };
-            (taken, place.ask(charge, now))
+            let ask = place.ask(charge, now);
+            (taken.ok_or_else(|| place.short(charge, now)), ask)
         };
         if let Some(ask) = ask {
             self.draw_soon(at, ask);
         }
-        taken
+        visited
     }
 
     /// The request did not pass.
@@ -304,12 +333,12 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
             return; // and is not asked again: nobody draws any more
         }
         self.runtime.spawn(async move {
-            under_way.0.draw(at, &ask).await;
+            under_way.0.draw(at, ask).await;
         });
     }
 
-    async fn draw(self: &Arc<Self>, at: usize, ask: &Ask) {
-        let charge = ask.charge.owing(ask.units);
+    async fn draw(self: &Arc<Self>, at: usize, ask: Ask) {
+        let charge = ask.charge.owing(ask.refill.units);
         let sent = self.runtime.now();
         let granted = match self.store.life_of(&charge) {
             Some(life) => {
@@ -320,7 +349,8 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
         };
         let units = granted.as_ref().map_or(0, |(granted, _)| granted.units);
         let now = self.runtime.now();
-        let lapsed = self.places[at].lock().answered(ask, granted, sent, now);
+        let lapsed = self.places[at].lock().answered(&ask, granted, sent, now);
+        drop(ask); // who waits may go on
         if units > 0 {
             self.tally.grants.fetch_add(1, Ordering::Relaxed);
             self.tally.granted.fetch_add(units, Ordering::Relaxed);
@@ -332,6 +362,20 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
     fn lapsed(&self, units: u64) {
         self.tally.lapsed.fetch_add(units, Ordering::Relaxed);
     }
+}
+
+/// Refuses a set of one unit that the store would refuse: it has said a moment ago that nothing is left.
+/// Of other sets more must be told than is known here, and of more units a longer wait.
+fn refuse(set: &ChargeSet<'_>, (at, reading): (Nanos, Reading)) -> Option<Outcome> {
+    let alone = set.charges.len() == 1 && set.charges[0].cost == Cost::ONE;
+    alone.then(|| Outcome {
+        admitted: false,
+        readings: smallvec![reading],
+        seen: Vec::new(),
+        at,
+        source: Source::DenyCache,
+        clock_stepped: false,
+    })
 }
 
 /// What is told of the charges that are decided here.

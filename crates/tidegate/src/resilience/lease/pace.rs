@@ -5,6 +5,8 @@
 
 use tidegate_core::units::Nanos;
 
+use super::newcomer::Newcomer;
+
 /// The smoothed part is kept in so many parts of one, or small paces would be rounded away.
 const FINE: u64 = 16;
 
@@ -26,12 +28,15 @@ struct Flow {
 }
 
 impl Pace {
-    /// Nothing yet. A slice lasts `slice`.
-    pub(super) fn new(slice: Nanos, now: Nanos) -> Self {
+    /// What came so far. A slice lasts `slice`.
+    pub(super) fn new(slice: Nanos, so_far: &Newcomer) -> Self {
         Pace {
             slice: slice.max(Nanos::new(1)),
-            began: now,
-            now: Flow::default(),
+            began: so_far.began,
+            now: Flow {
+                requests: so_far.requests,
+                units: so_far.units,
+            },
             before: Flow::default(),
         }
     }
@@ -80,7 +85,7 @@ mod tests {
     /// Requests of two units each at these milliseconds, in slices of 50: how many it makes of them.
     #[track_caller]
     fn check(at_ms: impl IntoIterator<Item = u64>, want: u64) {
-        let mut pace = Pace::new(Nanos::from_millis(50), Nanos::ZERO);
+        let mut pace = Pace::new(Nanos::from_millis(50), &Newcomer::default());
         for at in at_ms {
             pace.note(2, Nanos::from_millis(at));
         }

@@ -11,6 +11,8 @@ use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{Charge, Granted, Life, Reading};
 use tidegate_core::units::{Cost, Nanos};
 
+use super::newcomer::{Newcomer, can_be_held};
+use super::refill::Refill;
 use super::tenant::{Grant, Tenant};
 use crate::resilience::owned::OwnedCharge;
 
@@ -23,50 +25,85 @@ pub(super) struct Taken {
     pub(super) reading: Reading,
 }
 
-/// More units to be asked for.
-#[derive(Clone, Debug)]
+/// More units to be asked for. Whoever waits for them is woken when this is dropped, whatever became of
+/// it.
+#[derive(Debug)]
 pub(super) struct Ask {
     era: u64,
     pub(super) charge: Arc<OwnedCharge>,
-    pub(super) units: Cost,
+    pub(super) refill: Arc<Refill>,
+}
+
+impl Drop for Ask {
+    fn drop(&mut self) {
+        self.refill.end();
+    }
 }
 
 /// Units to be given back, and whose they are.
 pub(super) type Unused = (Arc<OwnedCharge>, Grant);
 
+/// Whether a request comes for the first time, or has waited for more units.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Visit {
+    First,
+    Again,
+}
+
+/// Why units were not taken.
+#[derive(Default)]
+pub(super) struct Short {
+    /// More are under way.
+    pub(super) refill: Option<Arc<Refill>>,
+    /// The store would refuse: when, by its clock, and what is told.
+    pub(super) refusal: Option<(Nanos, Reading)>,
+}
+
 /// A place for one counter.
 #[derive(Default)]
 pub(super) struct Place {
+    /// Who asks for it. Most counters come and go here, so that it costs little.
+    newcomer: Newcomer,
     tenant: Option<Box<Tenant>>,
     /// Changes whenever what was taken or asked for before is void.
     era: u64,
 }
 
 impl Place {
-    /// Takes note of a request. Whether it may be decided here: if another counter has the place, or the
-    /// cost is more than may be held, it is simply for the store.
-    pub(super) fn arrive(&mut self, charge: &Charge<'_>, now: Nanos) -> bool {
-        if !self.is_of(charge) {
-            let tenant = self.tenant.as_ref();
-            let taken = tenant.is_some_and(|tenant| !tenant.gives_way(now));
-            let tenant = match taken {
-                true => None,
-                false => Tenant::new(charge, now),
-            };
-            let Some(tenant) = tenant else { return false };
-            self.tenant = Some(Box::new(tenant));
-            self.era += 1;
+    /// Takes note of a request. Whether it may be decided here: if another counter has the place, if it is not
+    /// asked for often enough, or if the cost is more than may be held, it is simply for the store.
+    pub(super) fn arrive(&mut self, charge: &Charge<'_>, visit: Visit, now: Nanos) -> bool {
+        // To draw for what could never be held would keep units from others for nothing.
+        if !can_be_held(charge) || (!self.is_of(charge) && !self.moves_in(charge, visit, now)) {
+            return false;
         }
-        match &mut self.tenant {
-            // It could never be held: to draw for it would keep units from others for nothing.
-            Some(tenant) if tenant.most < charge.cost.get() => false,
-            Some(tenant) => {
-                tenant.used = now;
-                tenant.pace.note(charge.cost.get(), now);
-                true
-            }
-            None => false,
+        let Some(tenant) = &mut self.tenant else {
+            return false;
+        };
+        tenant.used = now;
+        if visit == Visit::First {
+            tenant.pace.note(charge.cost.get(), now);
         }
+        true
+    }
+
+    /// Whether a counter gets the place that does not have it: if it is asked for often, and whoever has it
+    /// gives way.
+    fn moves_in(&mut self, charge: &Charge<'_>, visit: Visit, now: Nanos) -> bool {
+        if visit == Visit::Again || !self.newcomer.knocks(charge, now) {
+            return false;
+        }
+        let tenant = self.tenant.as_ref();
+        if tenant.is_some_and(|tenant| !tenant.gives_way(now)) {
+            return false;
+        }
+        let Some(tenant) = Tenant::new(charge, &self.newcomer, now) else {
+            return false;
+        };
+        self.tenant = Some(Box::new(tenant));
+        self.newcomer = Newcomer::default();
+        self.era += 1;
+        true
     }
 
     pub(super) fn is_of(&self, charge: &Charge<'_>) -> bool {
@@ -87,11 +124,22 @@ impl Place {
         Some(Taken { era, from, reading })
     }
 
-    /// How a charge is refused that cannot be taken here and that the store would refuse too: when, by the
-    /// store's clock, and what is told of the limit.
-    pub(super) fn refusal(&self, now: Nanos) -> Option<(Nanos, Reading)> {
-        let over = self.tenant.as_ref()?.over.filter(|over| now < over.until)?;
-        Some(over.refusal(now))
+    /// What there is to be said of a charge that cannot be taken.
+    pub(super) fn short(&self, charge: &Charge<'_>, now: Nanos) -> Short {
+        let Some(tenant) = &self.tenant else {
+            return Short::default();
+        };
+        let over = tenant.over.filter(|over| now < over.until);
+        let ready = tenant.ready(now);
+        // Units under way may suffice, with what is held.
+        let suffices = |refill: &&Arc<Refill>| {
+            let then = ready.saturating_add(refill.units.get());
+            then >= charge.cost.get()
+        };
+        Short {
+            refill: tenant.asked.as_ref().filter(suffices).cloned(),
+            refusal: over.map(|over| over.refusal(now)),
+        }
     }
 
     /// Something was given back: that nothing is left may no longer be true.
@@ -119,13 +167,18 @@ impl Place {
         let era = self.era;
         let tenant = self.tenant.as_mut()?;
         let units = tenant.wants(charge.cost.get(), now)?;
-        tenant.asked = true;
+        let refill = Arc::new(Refill::new(units, now, tenant.trip));
+        tenant.asked = Some(Arc::clone(&refill));
         let owned = tenant.charge.get_or_insert_with(|| {
             // What it says of cost and role is not looked at.
             Arc::new(OwnedCharge::of(charge))
         });
         let charge = Arc::clone(owned);
-        Some(Ask { era, charge, units })
+        Some(Ask {
+            era,
+            charge,
+            refill,
+        })
     }
 
     /// What was asked for at `sent` has been answered, or not. Units that nobody may use any more: they
@@ -142,15 +195,15 @@ impl Place {
             Some(tenant) if self.era == ask.era => tenant,
             _ => return units,
         };
-        tenant.asked = false;
+        tenant.asked = None;
         tenant.over = None;
-        if units == 0 {
-            // Nothing is left, or the store is not well: to ask with every request would cost more than
-            // it spares.
-            tenant.rests_until = now.plus(Nanos::new(tenant.ahead.get() / 4));
-        }
-        if let Some((granted, life)) = granted {
-            tenant.receive(&granted, life, sent);
+        match granted {
+            Some((granted, life)) => {
+                tenant.trip = Some(now.since(sent));
+                tenant.receive(&granted, life, sent);
+            }
+            // The store is not well: to ask it with every request would cost more than it spares.
+            None => tenant.rests_until = now.plus(Nanos::new(tenant.ahead.get() / 4)),
         }
         0
     }
@@ -190,7 +243,7 @@ impl Place {
                 let held = tenant.held();
                 tenant.grants.clear();
                 tenant.over = None;
-                tenant.asked = false;
+                tenant.asked = None;
                 held
             }
             _ => 0,

@@ -10,13 +10,21 @@ use tidegate_core::algorithms::{Figures, Limit, Retry, Verdict};
 use tidegate_core::store::{Charge, Granted, Life, Reading};
 use tidegate_core::units::{Cost, Nanos};
 
+use super::newcomer::Newcomer;
 use super::pace::Pace;
-use crate::resilience::deny_cache::hold;
+use super::refill::Refill;
+use crate::resilience::deny_cache::{LONGEST_HOLD, hold};
 use crate::resilience::owned::OwnedCharge;
 
 /// Units are drawn in advance only where so many requests come while a node plans ahead. With fewer,
 /// what lies idle in leases is worth more than the round trips they spare.
-const WORTH_IT: u64 = 8;
+pub(super) const WORTH_IT: u64 = 8;
+
+/// For how far ahead units of a limit are planned: half the life of a lease.
+pub(super) fn ahead(charge: &Charge<'_>) -> Nanos {
+    let lease = charge.limit.lease().unwrap_or(Nanos::ZERO);
+    Nanos::new(lease.get() / 2)
+}
 
 /// Units charged in advance.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +46,7 @@ pub(super) struct Grant {
 }
 
 /// The store had nothing left when it was last asked for more. That is as good as a refusal of every
-/// cost, and stands as long as a deny cache would hold one.
+/// cost, and stands as long as a deny cache would hold one, or until there is more if that is soon.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Over {
     /// When it was asked and when this ends, by the local clock.
@@ -67,8 +75,10 @@ pub(super) struct Tenant {
     numbers: u64,
     /// What the last one gave.
     last: u64,
-    /// Whether more is asked for and not answered yet.
-    pub(super) asked: bool,
+    /// What is asked for and not answered yet.
+    pub(super) asked: Option<Arc<Refill>>,
+    /// How long the store took the last time that it answered.
+    pub(super) trip: Option<Nanos>,
     pub(super) over: Option<Over>,
     /// Nothing is asked for before.
     pub(super) rests_until: Nanos,
@@ -77,10 +87,10 @@ pub(super) struct Tenant {
 }
 
 impl Tenant {
-    pub(super) fn new(charge: &Charge<'_>, now: Nanos) -> Option<Self> {
+    /// Moves in, as it was asked for before.
+    pub(super) fn new(charge: &Charge<'_>, newcomer: &Newcomer, now: Nanos) -> Option<Self> {
         let limit = charge.limit.as_ref();
-        let lease = limit.lease()?;
-        let ahead = Nanos::new(lease.get() / 2);
+        let (lease, ahead) = (limit.lease()?, ahead(charge));
         let flows_in = u128::from(limit.count()) * u128::from(lease.get());
         let most = flows_in / u128::from(limit.per().get().max(1));
         Some(Tenant {
@@ -88,12 +98,13 @@ impl Tenant {
             limit: limit.clone(),
             ahead,
             most: u64::try_from(most).unwrap_or(u64::MAX),
-            pace: Pace::new(ahead, now),
+            pace: Pace::new(ahead, newcomer),
             used: now,
             grants: SmallVec::new(),
             numbers: 0,
             last: 0,
-            asked: false,
+            asked: None,
+            trip: None,
             over: None,
             rests_until: Nanos::ZERO,
             charge: None,
@@ -106,9 +117,9 @@ impl Tenant {
     }
 
     /// Whether another may have its place. One that is asked for too seldom to draw anything gives way at
-    /// once: else all places would be taken by cold counters for as long as a node plans ahead.
+    /// once.
     pub(super) fn gives_way(&self, now: Nanos) -> bool {
-        let has_none = self.grants.is_empty() && !self.asked;
+        let has_none = self.grants.is_empty() && self.asked.is_none();
         has_none && (self.idle(now) || !self.busy())
     }
 
@@ -161,7 +172,8 @@ impl Tenant {
     /// The store has answered what was asked for at `sent`.
     pub(super) fn receive(&mut self, granted: &Granted, life: Life, sent: Nanos) {
         if granted.figures.remaining == 0 {
-            let until = sent.plus(hold(&self.limit));
+            let wait = granted.figures.more_after.min(LONGEST_HOLD);
+            let until = sent.plus(wait.max(hold(&self.limit)));
             self.rests_until = self.rests_until.max(until);
             self.over = Some(Over {
                 sent,
@@ -192,7 +204,7 @@ impl Tenant {
     pub(super) fn wants(&self, cost: u64, now: Nanos) -> Option<Cost> {
         let ready = self.ready(now);
         let low = ready <= self.last / 2 || ready < cost;
-        if self.asked || !self.busy() || !low || now < self.rests_until {
+        if self.asked.is_some() || !self.busy() || !low || now < self.rests_until {
             return None;
         }
         let room = self.most.saturating_sub(self.held());

@@ -257,6 +257,17 @@ impl<S: Lender + 'static, R: Runtime> Lender for Lenient<S, R> {
     fn life_of(&self, charge: &Charge<'_>) -> Option<Life> {
         self.0.store.life_of(charge)
     }
+
+    fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
+        self.0.store.budget_of(set)
+    }
+
+    async fn charge_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        match lenient(set).next().is_some() {
+            true => self.decide(set).await,
+            false => self.0.store.charge_by(until, set).await,
+        }
+    }
 }
 
 impl<S: Store + 'static, R: Runtime> Store for Lenient<S, R> {

@@ -16,9 +16,10 @@ use crate::resilience::undo::Manner;
 use crate::runtime::Runtime;
 
 impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
-    /// Charges a set whose charges are in several places.
+    /// Charges a set whose charges are in several places, until `until` at most.
     pub(super) async fn charge_in_turn(
         &self,
+        until: Nanos,
         set: &ChargeSet<'_>,
         places: &[Place<P::Part, R>],
         of: &Places,
@@ -28,7 +29,7 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
         let mut turn = Turn {
             places,
             manner,
-            until: self.until(set),
+            until: self.until(set).min(until),
             tally: Tally::new(set.charges.len()),
             charged: Vec::new(),
         };
@@ -75,8 +76,12 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
 
     /// When a decision must have been made.
     fn until(&self, set: &ChargeSet<'_>) -> Nanos {
-        let budget = budget_of(&[set], self.settings.budget);
-        self.runtime.now().plus(budget)
+        self.runtime.now().plus(self.budget_of(set))
+    }
+
+    /// How long a decision may take.
+    pub(super) fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
+        budget_of(&[set], self.settings.budget)
     }
 }
 

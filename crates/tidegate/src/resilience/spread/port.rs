@@ -8,6 +8,7 @@ use tidegate_core::store::{
     Reserve, Seed, Settle, Settled, Store, StoreError, Used,
 };
 use tidegate_core::subject::Fingerprint;
+use tidegate_core::units::Nanos;
 
 use super::Spread;
 use super::groups::{Group, by_place};
@@ -26,6 +27,24 @@ impl<P: Parts + 'static, R: Runtime> Lender for Spread<P, R> {
     fn life_of(&self, charge: &Charge<'_>) -> Option<Life> {
         self.0.place_of(charge.subject).store.life_of(charge)
     }
+
+    fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
+        self.0.budget_of(set)
+    }
+
+    async fn charge_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let (places, of) = self.0.places_of(subjects(set));
+        let charge = Manner::Charge;
+        Ok(match places.as_slice() {
+            [] => self.0.nothing_asked(),
+            [only] => only.store.charge_by(until, set, charge).await,
+            _ => {
+                self.0
+                    .charge_in_turn(until, set, &places, &of, charge)
+                    .await
+            }
+        })
+    }
 }
 
 impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
@@ -34,10 +53,12 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
         match places.as_slice() {
             [] => Ok(self.0.nothing_asked()),
             [only] => only.store.charge(set).await,
-            _ => Ok(self
-                .0
-                .charge_in_turn(set, &places, &of, Manner::Charge)
-                .await),
+            _ => {
+                let charging = self
+                    .0
+                    .charge_in_turn(Nanos::MAX, set, &places, &of, Manner::Charge);
+                Ok(charging.await)
+            }
         }
     }
 
@@ -125,7 +146,10 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
         match places.as_slice() {
             [] => Ok(self.0.nothing_asked()),
             [only] => only.store.reserve(reserve).await,
-            _ => Ok(self.0.charge_in_turn(set, &places, &of, manner).await),
+            _ => Ok(self
+                .0
+                .charge_in_turn(Nanos::MAX, set, &places, &of, manner)
+                .await),
         }
     }
 

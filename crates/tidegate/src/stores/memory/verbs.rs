@@ -34,7 +34,7 @@ impl<C> MemoryStore<C> {
         self.settle(set, Intent::Force, now)
     }
 
-    /// Takes units of one limit in advance, up to the charge's cost and half of what is left.
+    /// Takes units of one limit in advance, as many as it gives at once.
     pub fn grant_at(&self, charge: &Charge<'_>, now: Nanos) -> Granted {
         let (at, charges) = (self.present(now), std::slice::from_ref(charge));
         let mut locks = self.lock_counters(charges);

@@ -1,5 +1,5 @@
 -- Takes units of one limit in advance: up to the cost of its charge, and to half of what is left,
--- rounded up.
+-- rounded up, or an eighth of the cost if that is more and there.
 --
 -- KEYS   1: the record
 -- ARGV   1: a plan of one charge; 2: a version byte and its header

@@ -11,7 +11,9 @@ local charge = charges[1]
 local limit = charge.limit
 local account = account_of(record, limit, now)
 local state, tick = under(account, limit, now)
-local units = math.min(math.ceil(remaining(limit, state, tick) / 2), charge.cost)
+local left = remaining(limit, state, tick)
+local units = math.max(math.ceil(left / 2), math.ceil(charge.cost / 8))
+units = math.min(units, left, charge.cost)
 if units > 0 then
   spend(limit, state, tick, units)
   take(account, limit, state, tick)

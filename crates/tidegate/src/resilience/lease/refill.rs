@@ -1,0 +1,116 @@
+//! More units that are under way, for requests that would rather wait for them than ask on their own.
+//!
+//! Whoever waits holds nothing: one that is dropped has taken nothing. It ends once, for all who wait
+//! and all who come later.
+
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use parking_lot::Mutex;
+use tidegate_core::units::{Cost, Nanos};
+
+/// One question for more units.
+#[derive(Debug)]
+pub(super) struct Refill {
+    /// How many were asked for.
+    pub(super) units: Cost,
+    /// When, by the local clock.
+    pub(super) sent: Nanos,
+    /// How long the one before took, if there was one.
+    usual: Option<Nanos>,
+    /// Who waits for it, until it has ended. Those who gave up stay: it ends soon.
+    waiting: Mutex<Option<Vec<Waker>>>,
+}
+
+impl Refill {
+    pub(super) fn new(units: Cost, sent: Nanos, usual: Option<Nanos>) -> Self {
+        Refill {
+            units,
+            sent,
+            usual,
+            waiting: Mutex::new(Some(Vec::new())),
+        }
+    }
+
+    /// Whether it takes so little of a budget that the store can still be asked afterwards. Of a counter that
+    /// was never drawn from, nobody knows.
+    pub(super) fn is_quick(&self, budget: Nanos) -> bool {
+        let usual = self.usual.map(|usual| usual.get().saturating_mul(3));
+        usual.is_some_and(|thrice| thrice <= budget.get())
+    }
+
+    /// There is an answer, or there will be none.
+    pub(super) fn end(&self) {
+        let waiting = self.waiting.lock().take();
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// Until it has ended. Cancel-safe.
+    pub(super) async fn ended(&self) {
+        let mut place = None;
+        poll_fn(|context| {
+            let mut waiting = self.waiting.lock();
+            let Some(waiting) = waiting.as_mut() else {
+                return Poll::Ready(());
+            };
+            let at = *place.get_or_insert(waiting.len());
+            match waiting.get_mut(at) {
+                Some(waker) => waker.clone_from(context.waker()),
+                None => waiting.push(context.waker().clone()),
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake};
+
+    use super::*;
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn only_a_third_of_a_budget_is_little() {
+        let budget = Nanos::from_millis(6);
+        let quick = |usual| Refill::new(Cost::ONE, Nanos::ZERO, usual).is_quick(budget);
+        assert!(quick(Some(Nanos::ZERO)));
+        assert!(quick(Some(Nanos::from_millis(2))));
+        assert!(!quick(Some(Nanos::new(2_000_001))));
+        assert!(!quick(Some(Nanos::MAX)));
+        assert!(!quick(None));
+    }
+
+    #[test]
+    fn all_who_wait_are_woken_once_and_who_comes_later_does_not_wait() {
+        let bells = [Arc::<Bell>::default(), Arc::default()];
+        let wakers = bells.each_ref().map(|bell| Waker::from(Arc::clone(bell)));
+        let refill = Refill::new(Cost::ONE, Nanos::ZERO, None);
+        let (mut first, mut second) = (pin!(refill.ended()), pin!(refill.ended()));
+        // Whoever is polled again in between waits in the same place, by its latest waker.
+        for waker in [&wakers[1], &wakers[0]] {
+            let polled = first.as_mut().poll(&mut Context::from_waker(waker));
+            assert!(polled.is_pending());
+        }
+        let mut context = Context::from_waker(&wakers[1]);
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        refill.end();
+        refill.end();
+        assert_eq!(bells.map(|bell| bell.0.load(Ordering::Relaxed)), [1, 1]);
+        assert!(first.as_mut().poll(&mut context).is_ready());
+        assert!(pin!(refill.ended()).poll(&mut context).is_ready());
+    }
+}
