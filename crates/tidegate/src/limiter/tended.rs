@@ -110,7 +110,8 @@ fn named(table: &mut HashMap<u128, Kept>, now: Nanos) -> Vec<Kept> {
     table.retain(|_, kept| kept.gives_up > now);
     let due = table.values_mut().filter(|kept| kept.due <= now);
     let mut due: Vec<&mut Kept> = due.collect();
-    due.sort_unstable_by_key(|kept| kept.due);
+    // By the id too, so that a simulation replays.
+    due.sort_unstable_by_key(|kept| (kept.due, kept.receipt.id()));
     let named = due.into_iter().take(AT_ONCE).map(|kept| {
         kept.due = now.plus(Nanos::new(1));
         kept.clone()
