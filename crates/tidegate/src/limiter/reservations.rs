@@ -113,6 +113,8 @@ impl<S: Store> Limiter<S> {
         let receipt = Receipt::open(token, Kind::Reservation, &self.keys.load().secret);
         let receipt = receipt.map_err(|ReceiptError::Forged| SettleError::Forged)?;
         let settlement = match self.settle_by(&receipt, Some(actual)).await {
+            // Too late to say what was used: the estimate is still to come back.
+            Ok(Settlement::Lapsed) => Settlement::Lapsed,
             Ok(settlement) => {
                 self.reservations.forget(receipt.id());
                 settlement
