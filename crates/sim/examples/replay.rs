@@ -60,6 +60,18 @@ fn main() -> io::Result<()> {
     for entry in history.books.iter().filter(|_| ahead) {
         lines.push((entry.sent, format!("{entry:?}")));
     }
+    for posting in &history.postings {
+        lines.push((posting.now, format!("{posting:?}")));
+    }
+    for call in &history.calls {
+        lines.push((call.sent, format!("{call:?}")));
+    }
+    for passage in &history.passages {
+        lines.push((passage.now, format!("{passage:?}")));
+    }
+    for stay in &history.stays {
+        lines.push((stay.sent, format!("{stay:?}")));
+    }
     for record in &history.records {
         if subject.is_none_or(|only| *only == record.subject as u64) {
             lines.push((record.done, format!("{record:?}")));

@@ -36,6 +36,8 @@ struct World {
     made: u64,
     /// Until when each node's tasks wait.
     paused: Vec<Nanos>,
+    /// How often each node has died.
+    deaths: Vec<u64>,
 }
 
 #[derive(Default)]
@@ -97,6 +99,7 @@ impl Sim {
                 timers: BinaryHeap::new(),
                 made: 0,
                 paused: Vec::new(),
+                deaths: Vec::new(),
             })),
             woken: Arc::default(),
         }
@@ -161,6 +164,10 @@ impl Sim {
         let mut dropped = Vec::new();
         {
             let mut world = self.world.lock();
+            if world.deaths.len() <= node {
+                world.deaths.resize(node + 1, 0);
+            }
+            world.deaths[node] += 1;
             for slot in &mut world.slots {
                 if slot.node == Some(node) && slot.alive {
                     dropped.extend(slot.task.take());
@@ -169,6 +176,11 @@ impl Sim {
             }
         }
         drop(dropped); // may look at the clock
+    }
+
+    fn deaths(&self, node: usize) -> u64 {
+        let world = self.world.lock();
+        world.deaths.get(node).copied().unwrap_or(0)
     }
 
     /// Drops every task.
@@ -313,6 +325,8 @@ impl Future for Sleep {
 pub struct NodeRuntime {
     sim: Sim,
     node: usize,
+    /// How often the node had died before.
+    deaths: u64,
     began: Nanos,
     date: Nanos,
 }
@@ -323,6 +337,7 @@ impl NodeRuntime {
         NodeRuntime {
             sim: sim.clone(),
             node,
+            deaths: sim.deaths(node),
             began,
             date,
         }
@@ -342,8 +357,11 @@ impl Runtime for NodeRuntime {
         self.sim.sleep(span)
     }
 
+    /// What is dropped with a node that died begins nothing any more.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.sim.spawn(Some(self.node), task);
+        if self.deaths == self.sim.deaths(self.node) {
+            self.sim.spawn(Some(self.node), task);
+        }
     }
 
     fn random(&self) -> u64 {

@@ -1,10 +1,11 @@
 //! What happened in a run: all that the checkers see of it.
 
+use tidegate::Settlement;
 use tidegate::resilience::Event;
 use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
-use crate::model::{Entry, Sent, Weather};
+use crate::model::{Entry, Passage, Posting, Sent, Weather};
 
 /// One decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +28,94 @@ pub struct Record {
     pub at: Nanos,
     /// The store's true time when it was answered.
     pub truth: Nanos,
+}
+
+/// A call whose cost is known only at the end, as its client knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// Whose.
+    pub subject: usize,
+    /// Where it was reserved, and when that was asked.
+    pub node: usize,
+    /// See `node`.
+    pub sent: Nanos,
+    /// What was estimated, and for how long.
+    pub estimate: u64,
+    /// See `estimate`.
+    pub lasts: Nanos,
+    /// What is used of it, if it may pass.
+    pub used: u64,
+    /// The answer; nothing if the node died before.
+    pub reply: Option<Reply>,
+    /// What was said of it in the end, each time.
+    pub settlements: Vec<Settling>,
+}
+
+/// The answer to who reserves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reply {
+    /// When.
+    pub done: Nanos,
+    /// What the reservation is called, if the call may pass.
+    pub id: Option<u128>,
+    /// The store's time of the decision, as the node has it.
+    pub at: Nanos,
+    /// How it was decided.
+    pub source: Source,
+}
+
+/// That somebody says what a call used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settling {
+    /// Where.
+    pub node: usize,
+    /// When it was said.
+    pub sent: Nanos,
+    /// When it was answered and how; nothing if the node died before.
+    pub answer: Option<(Nanos, Settlement)>,
+}
+
+/// A request that wants to be open for a while, as its client knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stay {
+    /// Whose.
+    pub subject: usize,
+    /// Who asked, and when.
+    pub node: usize,
+    /// See `node`.
+    pub sent: Nanos,
+    /// When it was answered; nothing if the node died before.
+    pub done: Option<Nanos>,
+    /// Whom the slot is held by, if it was given.
+    pub holder: Option<u128>,
+    /// Whether the node itself keeps the slot.
+    pub kept: bool,
+    /// What was asked about it later, in order.
+    pub visits: Vec<Visit>,
+    /// When its client went away without a word.
+    pub died: Option<Nanos>,
+}
+
+/// That a client renews its slot or gives it back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Visit {
+    /// Where.
+    pub node: usize,
+    /// When it was asked.
+    pub sent: Nanos,
+    /// When it was answered; nothing if the node died before, or could not say.
+    pub done: Option<Nanos>,
+    /// What.
+    pub what: Errand,
+}
+
+/// What a visit is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Errand {
+    /// To keep the slot; whether it is.
+    Renew(bool),
+    /// To give it back.
+    Release,
 }
 
 /// How much of each counter is used by the store's books.
@@ -91,4 +180,14 @@ pub struct History {
     pub wide_refunds: u64,
     /// Calls that spoke of several slots.
     pub crossed: u64,
+    /// Calls whose costs were estimated, in the order they were asked.
+    pub calls: Vec<Call>,
+    /// What the store did about estimates.
+    pub postings: Vec<Posting>,
+    /// Requests that wanted to be open for a while, in the order they were asked.
+    pub stays: Vec<Stay>,
+    /// What the store did about slots.
+    pub passages: Vec<Passage>,
+    /// How many slots of each subject could be had when all were free, at the end.
+    pub filled: Vec<u32>,
 }

@@ -6,10 +6,12 @@
 
 mod auditor;
 mod backwards;
+mod calls;
 pub mod check;
 pub mod executor;
 mod faults;
 pub mod history;
+mod holders;
 pub mod model;
 mod rng;
 pub mod scenario;

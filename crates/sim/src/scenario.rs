@@ -3,6 +3,9 @@
 
 mod busy;
 mod fault;
+mod open;
+mod reserving;
+mod work;
 mod written;
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
@@ -11,6 +14,8 @@ use tidegate_core::units::Nanos;
 
 pub use self::busy::Kind;
 pub use self::fault::Fault;
+pub(crate) use self::open::LONGEST_STAY;
+pub use self::work::{Estimates, Places, Work};
 use crate::rng::Rng;
 
 /// Which nodes a subject's requests reach.
@@ -95,6 +100,8 @@ pub struct Scenario {
     /// How much farther from the store each node is than the next room, one way; nothing for those
     /// that are not named.
     pub far: Vec<Nanos>,
+    /// What is asked of the nodes.
+    pub work: Work,
 }
 
 /// The first requests.
@@ -188,6 +195,7 @@ impl Scenario {
             bouts: vec![(LOAD_BEGINS, ends.since(LAST_ANSWERS))],
             budget: Nanos::from_millis(5),
             far: Vec::new(),
+            work: Work::Checks,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Who asks, where, and what becomes of it.
 
+use std::sync::Arc;
+
 use tidegate::{Decision, Request};
 use tidegate_core::store::{Charge, ChargeSet, Parts, Source, Store, Terms};
 use tidegate_core::units::Nanos;
@@ -7,9 +9,9 @@ use tidegate_core::units::Nanos;
 use crate::history::Record;
 use crate::model::Intent;
 use crate::rng::Rng;
-use crate::scenario::{Rhythm, Subject, Way};
+use crate::scenario::{Rhythm, Subject, Way, Work};
 use crate::variant::Variant;
-use crate::world::{World, name};
+use crate::world::{NodeLimiter, World, name};
 
 /// A subject's client: Poisson arrivals, and now and then a burst, whenever there is load.
 pub(crate) async fn client(world: World, subject: usize) {
@@ -93,11 +95,35 @@ impl World {
         }
     }
 
-    fn ask(&self, subject: usize) {
-        let Some(node) = self.route(subject) else {
-            return;
+    /// The node that a request of a subject reaches.
+    pub(crate) fn route_to(&self, subject: usize) -> Option<(usize, Arc<NodeLimiter>)> {
+        let node = self.route(subject)?;
+        let limiter = self.nodes.lock()[node].clone()?;
+        Some((node, limiter))
+    }
+
+    /// A node if it is up, and else any.
+    pub(crate) fn node_or_any(&self, node: Option<usize>) -> Option<(usize, Arc<NodeLimiter>)> {
+        let up = self.up();
+        let node = match node.filter(|node| up.contains(node)) {
+            Some(node) => node,
+            None if up.is_empty() => return None,
+            None => up[self.sim.draw(|rng| rng.below(up.len() as u64)) as usize],
         };
-        let Some(limiter) = self.nodes.lock()[node].clone() else {
+        let limiter = self.nodes.lock()[node].clone()?;
+        Some((node, limiter))
+    }
+
+    fn ask(&self, subject: usize) {
+        match self.scenario.work {
+            Work::Checks => self.check(subject),
+            Work::Reserving(estimates) => self.reserve(subject, estimates),
+            Work::Slots(places) => self.open(subject, places),
+        }
+    }
+
+    fn check(&self, subject: usize) {
+        let Some((node, limiter)) = self.route_to(subject) else {
             return;
         };
         self.history.lock().asked += 1;
@@ -119,11 +145,11 @@ impl World {
     }
 
     /// The true time of the store that a subject is in.
-    fn time_of(&self, subject: usize) -> Nanos {
+    pub(crate) fn time_of(&self, subject: usize) -> Nanos {
         self.time(self.cluster.line_of(self.counters[subject].subject))
     }
 
-    async fn decided(
+    pub(crate) async fn decided(
         &self,
         decision: &Decision,
         (sent, began): (Nanos, Nanos),

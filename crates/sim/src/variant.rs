@@ -69,6 +69,24 @@ pub enum Variant {
     NeverListens,
     /// A refund gives back everything, however long ago it was charged.
     RefundsInFull,
+    /// A reservation that was settled is still open.
+    SettlesTwice,
+    /// An estimate that nobody settles never comes back.
+    NeverReturns,
+    /// An estimate comes back when a call is still under way.
+    ReturnsEarly,
+    /// Who settles after the estimate came back is charged nothing.
+    ForgivesLate,
+    /// What was used beyond an estimate is not charged.
+    ForgivesDebt,
+    /// A slot lasts until it is given back.
+    SlotsNeverEnd,
+    /// A renewal takes a slot again that was given back.
+    RenewsReleased,
+    /// Who gives a slot back frees another's too.
+    ReleasesAnother,
+    /// A slot that is given back lasts on.
+    ReleasesNothing,
 }
 
 impl Variant {

@@ -8,22 +8,26 @@ use tidegate::clock::{Clock, ManualClock};
 use tidegate::resilience::{Resilient, Settings, resilient_parts};
 use tidegate::rules::{SourceFile, parse_for};
 use tidegate::stores::MemoryStore;
-use tidegate::{Limiter, Policy, Request, Secret};
+use tidegate::{Keeper, Limiter, Policy, Request, Secret};
 use tidegate_core::store::{Abilities, PartId};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
 use crate::auditor::{Listener, audit};
 use crate::backwards::Backwards;
+use crate::calls;
 use crate::executor::{NodeRuntime, Sim};
 use crate::faults;
 use crate::history::History;
+use crate::holders::{self, NodeKeeper};
 use crate::model::{Books, Cluster, Divided, Link, Model, Sent, SharedModel, Weather, replicate};
-use crate::scenario::{Fault, Rhythm, Scenario};
+use crate::rng::Rng;
+use crate::scenario::{Fault, Rhythm, Scenario, Work};
 use crate::traffic::{client, surges};
 use crate::variant::Variant;
 
-pub(crate) type NodeLimiter = Limiter<Backwards<Resilient<Divided, NodeRuntime>>>;
+pub(crate) type NodeStore = Backwards<Resilient<Divided, NodeRuntime>>;
+pub(crate) type NodeLimiter = Limiter<NodeStore>;
 
 /// The store's date at the beginning of a run.
 const DATE: Nanos = Nanos::from_secs(1_794_700_000);
@@ -36,12 +40,14 @@ pub(crate) struct World {
     pub(crate) history: Arc<Mutex<History>>,
     pub(crate) scenario: Arc<Scenario>,
     pub(crate) nodes: Arc<Mutex<Vec<Option<Arc<NodeLimiter>>>>>,
+    /// What keeps slots on each node, where anybody has any.
+    pub(crate) keepers: Arc<Mutex<Vec<Option<NodeKeeper>>>>,
     /// Each node's way to the store.
     pub(crate) ways: Arc<Mutex<Vec<Divided>>>,
     /// One of each subject, and the ceiling's.
     pub(crate) counters: Arc<Vec<Counter>>,
     sent: Arc<Mutex<Vec<Sent>>>,
-    books: Books,
+    pub(crate) books: Books,
     /// Requests that each node has not answered yet.
     pub(crate) under_way: Arc<Mutex<Vec<u64>>>,
     pub(crate) variant: Variant,
@@ -73,6 +79,17 @@ pub fn run(scenario: &Scenario, variant: Variant) -> History {
             world.sim.spawn(None, surges);
         }
     }
+    match scenario.work {
+        Work::Checks => {}
+        Work::Reserving(estimates) => {
+            let looking = calls::look_at_last(world.clone(), estimates);
+            world.sim.spawn(None, looking);
+        }
+        Work::Slots(places) => {
+            let looking = holders::look_at_last(world.clone(), places);
+            world.sim.spawn(None, looking);
+        }
+    }
     world.sim.spawn(None, audit(world.clone()));
     for line in 0..scenario.parts {
         let model = world.cluster.model(line);
@@ -84,10 +101,13 @@ pub fn run(scenario: &Scenario, variant: Variant) -> History {
     let mut history = std::mem::take(&mut *world.history.lock());
     history.sent = std::mem::take(&mut *world.sent.lock());
     history.books = world.books.take();
+    history.postings = world.books.take_postings();
+    history.passages = world.books.take_passages();
     history.counters = world.counters.iter().map(|counter| counter.bits).collect();
     history.crossed = world.cluster.crossed();
     history.wide_refunds = world.wide_refunds();
     // Tasks hold the simulation and it holds them: let go of both.
+    world.keepers.lock().clear();
     for node in 0..scenario.nodes {
         world.sim.kill(node);
     }
@@ -109,10 +129,14 @@ impl World {
             history: Arc::default(),
             scenario: Arc::new(scenario.clone()),
             nodes: Arc::new(Mutex::new(vec![None; scenario.nodes])),
+            keepers: Arc::new(Mutex::new(vec![None; scenario.nodes])),
             ways: Arc::default(),
             counters: Arc::new(counters),
             sent: Arc::default(),
-            books: Books::default(),
+            books: match scenario.work {
+                Work::Reserving(_) => Books::of_estimates(),
+                Work::Checks | Work::Slots(_) => Books::default(),
+            },
             under_way: Arc::new(Mutex::new(vec![0; scenario.nodes])),
             variant,
         }
@@ -152,7 +176,7 @@ impl World {
             sim: self.sim.clone(),
             skew,
         };
-        let store = resilient_parts(way.clone(), runtime, settings, watch);
+        let store = resilient_parts(way.clone(), runtime.clone(), settings, watch);
         let store = Backwards {
             store,
             turned: self.variant == Variant::WideFirst,
@@ -163,7 +187,23 @@ impl World {
             secret(),
             Arc::new(wall),
         );
-        self.nodes.lock()[node] = Some(Arc::new(limiter));
+        let sim = self.sim.clone();
+        let limiter = Arc::new(limiter.named_by(move || {
+            let (high, low) = (sim.draw(Rng::any), sim.draw(Rng::any));
+            u128::from(high) << 64 | u128::from(low)
+        }));
+        match scenario.work {
+            Work::Checks => {}
+            Work::Reserving(_) => {
+                let tending = calls::tend(self.clone(), Arc::clone(&limiter));
+                self.sim.spawn(Some(node), tending);
+            }
+            Work::Slots(places) => {
+                let keeper = Keeper::lasting(Arc::clone(&limiter), runtime, places.lasts);
+                self.keepers.lock()[node] = Some(keeper);
+            }
+        }
+        self.nodes.lock()[node] = Some(limiter);
         let mut ways = self.ways.lock();
         match ways.get_mut(node) {
             Some(old) => *old = way,
@@ -174,6 +214,7 @@ impl World {
     /// Ends a node and all it was doing.
     pub(crate) fn kill(&self, node: usize) {
         self.nodes.lock()[node] = None;
+        self.keepers.lock()[node] = None;
         self.sim.kill(node);
         let mut history = self.history.lock();
         history.deaths.push((self.sim.now(), node));
@@ -190,6 +231,7 @@ impl World {
         let told = Arc::clone(&done);
         self.sim.spawn(Some(node), async move {
             limiter.store().store.drain().await;
+            limiter.tend_reservations().await;
             let now = world.sim.now();
             world.history.lock().drained.push((now, node));
             told.store(true, Ordering::Relaxed);

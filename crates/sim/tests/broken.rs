@@ -31,6 +31,18 @@ fn check_lenient(variant: Variant, faults: &[Fault], promise: &str) {
     check_in(Scenario::lenient_with, variant, faults, promise);
 }
 
+/// The same where costs are estimated.
+#[track_caller]
+fn check_reserving(variant: Variant, faults: &[Fault], promise: &str) {
+    check_in(Scenario::reserving_with, variant, faults, promise);
+}
+
+/// The same where requests are open for a while.
+#[track_caller]
+fn check_slots(variant: Variant, faults: &[Fault], promise: &str) {
+    check_in(Scenario::slots_with, variant, faults, promise);
+}
+
 #[track_caller]
 fn check_in(
     scenario: fn(u64, Fault) -> Scenario,
@@ -262,4 +274,79 @@ fn local_counts_that_are_told_twice() {
 fn a_node_that_never_hears_of_the_others() {
     let promise = "a limit is exceeded by no more than is told";
     check_lenient(Variant::NeverListens, &[Fault::None], promise);
+}
+
+#[test]
+fn a_reservation_that_is_settled_and_stays_open() {
+    let promise = "a reservation is settled once";
+    check_reserving(Variant::SettlesTwice, &[Fault::None], promise);
+}
+
+#[test]
+fn an_estimate_that_never_comes_back() {
+    let promise = "an estimate comes back by itself at its end";
+    check_reserving(Variant::NeverReturns, &[Fault::None], promise);
+    let promise = "in the end the books show what was used";
+    check_reserving(Variant::NeverReturns, &[Fault::None], promise);
+}
+
+#[test]
+fn an_estimate_that_comes_back_while_the_call_is_under_way() {
+    let promise = "what is used keeps the limit";
+    check_reserving(Variant::ReturnsEarly, &[Fault::None], promise);
+}
+
+#[test]
+fn a_late_settlement_that_charges_nothing() {
+    let promise = "in the end the books show what was used";
+    check_reserving(Variant::ForgivesLate, &[Fault::None], promise);
+}
+
+#[test]
+fn a_debt_that_is_forgiven() {
+    let promise = "in the end the books show what was used";
+    check_reserving(Variant::ForgivesDebt, &[Fault::None], promise);
+    let promise = "what is charged is what was used";
+    check_reserving(Variant::ForgivesDebt, &[Fault::None], promise);
+}
+
+#[test]
+fn a_settlement_that_gives_back_what_has_drained() {
+    let promise = "what is used keeps the limit";
+    check_reserving(Variant::RefundsInFull, &[Fault::None], promise);
+}
+
+#[test]
+fn a_slot_that_never_ends() {
+    let promise = "no slot outlasts its holder";
+    check_slots(Variant::SlotsNeverEnd, &[Fault::None], promise);
+    let promise = "in the end there is room for all";
+    check_slots(Variant::SlotsNeverEnd, &[Fault::None], promise);
+}
+
+#[test]
+fn a_renewal_that_takes_what_was_given_back() {
+    let promise = "what was given back is not renewed";
+    check_slots(Variant::RenewsReleased, &[Fault::None], promise);
+}
+
+#[test]
+fn a_release_that_frees_another_slot() {
+    let promise = "the store lets nobody in beside those who are";
+    check_slots(Variant::ReleasesAnother, &[Fault::None], promise);
+    let promise = "who renews in time keeps the slot";
+    check_slots(Variant::ReleasesAnother, &[Fault::None], promise);
+}
+
+#[test]
+fn a_release_that_frees_nothing() {
+    let promise = "who is refused finds no room";
+    check_slots(Variant::ReleasesNothing, &[Fault::None], promise);
+}
+
+#[test]
+fn nodes_that_give_all_slots_without_the_store() {
+    let promise = "the limit and the share are the most";
+    let faults = [Fault::Kill, Fault::Hang, Fault::BlackHole];
+    check_slots(Variant::IgnoresPeers, &faults, promise);
 }

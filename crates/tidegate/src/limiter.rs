@@ -55,6 +55,16 @@ pub struct Limiter<S> {
     adaptive: Adaptive,
     register: Register,
     reservations: Tended,
+    draw_id: DrawId,
+}
+
+/// Names for what must be named apart from all else: charges, reservations, holders of slots.
+type DrawId = Box<dyn Fn() -> Result<u128, getrandom::Error> + Send + Sync>;
+
+fn by_the_system() -> Result<u128, getrandom::Error> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id)?;
+    Ok(u128::from_ne_bytes(id))
 }
 
 /// The secret and what is made of it once.
@@ -96,7 +106,16 @@ impl<S> Limiter<S> {
             adaptive: Adaptive::default(),
             register: Register::default(),
             reservations: Tended::default(),
+            draw_id: Box::new(by_the_system),
         }
+    }
+
+    /// Names charges, reservations and slots by what `draw` says instead of the system's randomness, so
+    /// that a simulation replays. No two of a deployment may have the same name.
+    #[must_use]
+    pub fn named_by(mut self, draw: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
+        self.draw_id = Box::new(move || Ok(draw()));
+        self
     }
 
     /// Tells `observer` of every decision.
@@ -187,9 +206,8 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// When the operating system has no randomness for its id.
     pub fn receipt(&self, decision: &Decision) -> Result<Option<String>, getrandom::Error> {
-        let mut id = [0; 16];
-        getrandom::fill(&mut id)?;
-        let receipt = Receipt::of(decision, || u128::from_ne_bytes(id));
+        let id = (self.draw_id)()?;
+        let receipt = Receipt::of(decision, || id);
         Ok(receipt.map(|receipt| receipt.seal(&self.keys.load().secret)))
     }
 

@@ -101,6 +101,20 @@ rules:
     assert_eq!(delay("user=a cost=45"), Nanos::from_secs(5), "90 of 100");
 }
 
+/// The node forgot the reservation when somebody settled it too late, and the estimate stayed until the
+/// client reserved again.
+#[test]
+fn what_is_settled_too_late_is_given_back_all_the_same() {
+    let bench = Bench::new(TOKENS);
+    let token = reserve(&bench, "user=a tokens:300").token.unwrap();
+    bench.advance(MINUTE.get() * 2);
+    let late = settle(&bench, &token, &Actual::of("tokens", 100));
+    assert_eq!(late, Settlement::Lapsed);
+    assert_eq!(used(&bench), (1, 300));
+    ready(bench.limiter.tend_reservations());
+    assert_eq!(used(&bench), (0, 0));
+}
+
 #[test]
 fn what_nobody_settles_is_given_back_when_it_is_tended() {
     let bench = Bench::new(TOKENS);

@@ -192,7 +192,7 @@ fn carried(case: &Case<'_>, counter: usize) -> u64 {
 }
 
 /// Histories end where the store's clock is set back, and are in its order.
-fn parts<'h>(case: &Case<'_>, history: &'h mut [Admission]) -> Vec<&'h [Admission]> {
+pub(super) fn parts<'h>(case: &Case<'_>, history: &'h mut [Admission]) -> Vec<&'h [Admission]> {
     if !case.scenario.fault.steps_clock() {
         history.sort_by_key(|admission| admission.at);
         return vec![history];
@@ -210,12 +210,12 @@ fn parts<'h>(case: &Case<'_>, history: &'h mut [Admission]) -> Vec<&'h [Admissio
 }
 
 /// The limit that all shares together keep.
-fn share(spec: &Spec) -> Limit {
+pub(super) fn share(spec: &Spec) -> Limit {
     scaled(spec, u64::from(SHARE), of_all_nodes)
 }
 
 /// The limit and the shares, where an outage begins or ends.
-fn whole_and_share(spec: &Spec) -> Limit {
+pub(super) fn whole_and_share(spec: &Spec) -> Limit {
     let both = |capacity| capacity + of_all_nodes(capacity);
     scaled(spec, 100 + u64::from(SHARE), both)
 }
@@ -230,7 +230,7 @@ fn of_all_nodes(capacity: u64) -> u64 {
 }
 
 /// The same limit at so many hundredths of the rate, and holding `units` of its capacity.
-fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> Limit {
+pub(super) fn scaled(spec: &Spec, percent: u64, units: impl Fn(u64) -> u64) -> Limit {
     let mut scaled = spec.clone();
     scaled.leased = None;
     if spec.algorithm.takes_burst() {

@@ -2,11 +2,14 @@
 
 mod bounds;
 mod conduct;
+mod estimates;
 mod leases;
 mod ledger;
 mod lenient;
 mod lower;
 mod parts;
+mod reserving;
+mod slots;
 mod times;
 
 use std::fmt;
@@ -16,7 +19,7 @@ use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
 use crate::history::{History, Record};
-use crate::scenario::{Bout, Fault, Scenario};
+use crate::scenario::{Bout, Fault, Scenario, Work};
 
 /// Something that must not be.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,6 +41,17 @@ pub fn judge(scenario: &Scenario, history: &History) -> Vec<Finding> {
     let case = Case::new(scenario, history);
     let mut findings = Vec::new();
     conduct::judge(&case, &mut findings);
+    match scenario.work {
+        Work::Checks => {}
+        Work::Reserving(estimates) => {
+            reserving::judge(&case, estimates, &mut findings);
+            return findings;
+        }
+        Work::Slots(places) => {
+            slots::judge(&case, places, &mut findings);
+            return findings;
+        }
+    }
     if scenario.parts > 1 {
         parts::judge(&case, &mut findings);
     }

@@ -11,7 +11,7 @@ use tidegate_core::store::{
     Charge, ChargeSet, Granted, Ledger, Outcome, Reading, Refund, Refunded, Reserve, Role, Seed,
     Seen, Settle, Settled, Source,
 };
-use tidegate_core::units::Nanos;
+use tidegate_core::units::{Cost, Nanos};
 
 /// What is to become of a charge set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,15 +32,22 @@ struct Record {
     expires: Nanos,
 }
 
+/// What was there before a write.
+#[derive(Clone, Debug)]
+enum Was {
+    Record(u128, Option<Record>),
+    Reserved(Ledger),
+}
+
 /// Counters by the bits that identify them.
 #[derive(Clone, Debug)]
 pub struct Counters {
     records: BTreeMap<u128, Record>,
     refunded: BTreeMap<u128, Nanos>,
     /// Estimates that wait to be settled.
-    reserved: Ledger,
+    pub(super) reserved: Ledger,
     /// What each write replaced, for a replica that has not heard of it.
-    journal: Vec<(u128, Option<Record>)>,
+    journal: Vec<Was>,
     /// How often something of a counter was given back.
     refunds: BTreeMap<u128, u64>,
 }
@@ -152,7 +159,7 @@ impl Counters {
         let record = self.records.get(&counter)?;
         if record.expires <= now {
             let gone = self.records.remove(&counter);
-            self.journal.push((counter, gone));
+            self.journal.push(Was::Record(counter, gone));
             return None;
         }
         Some(limit.adopt(&record.limit, record.state.clone(), now))
@@ -168,7 +175,7 @@ impl Counters {
             state,
         };
         let was = self.records.insert(counter, record);
-        self.journal.push((counter, was));
+        self.journal.push(Was::Record(counter, was));
     }
 
     /// Gives back an earlier charge, once.
@@ -198,13 +205,24 @@ impl Counters {
 
     /// Charges an estimate, after those that nobody settled in time came back.
     pub fn reserve(&mut self, reserve: &Reserve<'_>, now: Nanos) -> Outcome {
-        for charge in &reserve.set.charges {
-            for abandoned in self.reserved.abandoned(charge, now) {
+        self.bring_back(&reserve.set, now, now);
+        self.charge_estimate(reserve, now)
+    }
+
+    /// Gives back the estimates of these counters that were over at `over`.
+    pub(super) fn bring_back(&mut self, set: &ChargeSet<'_>, over: Nanos, now: Nanos) {
+        self.journal.push(Was::Reserved(self.reserved.clone()));
+        for charge in &set.charges {
+            for abandoned in self.reserved.abandoned(charge, over) {
                 let mut estimate = charge.clone();
                 estimate.cost = abandoned.estimate;
                 self.give_back(&ChargeSet::of_one(estimate), abandoned.charged, now);
             }
         }
+    }
+
+    /// Charges an estimate and remembers it.
+    pub(super) fn charge_estimate(&mut self, reserve: &Reserve<'_>, now: Nanos) -> Outcome {
         let outcome = self.decide(&reserve.set, Intent::Charge, now);
         if outcome.admitted {
             self.reserved.enter_all(reserve, &outcome);
@@ -217,11 +235,26 @@ impl Counters {
         if settle.is_too_late(now) {
             return Settled::Lapsed;
         }
+        self.journal.push(Was::Reserved(self.reserved.clone()));
         let found = self.reserved.close(settle);
         self.decide(&settle.charged_on_top(&found), Intent::Force, now);
         let charged = settle.given_back_of(&found);
         self.give_back(&settle.given_back(&found), charged, now);
         settle.outcome(&found, now)
+    }
+
+    /// Corrects estimates as if they had just been charged.
+    pub(super) fn correct_in_full(&mut self, set: &ChargeSet<'_>, used: &[u64], now: Nanos) {
+        for (charge, used) in set.charges.iter().zip(used) {
+            let (estimate, mut change) = (charge.cost.get(), charge.clone());
+            if let Some(back) = Cost::new(estimate.saturating_sub(*used)) {
+                change.cost = back;
+                self.give_back(&ChargeSet::of_one(change), now, now);
+            } else if let Some(more) = Cost::new(used.saturating_sub(estimate)) {
+                change.cost = more;
+                self.decide(&ChargeSet::of_one(change), Intent::Force, now);
+            }
+        }
     }
 
     /// Merges known states by maximum.
@@ -284,7 +317,7 @@ impl Counters {
         if let Some(record) = self.records.get_mut(&counter) {
             let was = record.clone();
             (record.limit, record.state) = (limit.clone(), state);
-            self.journal.push((counter, Some(was)));
+            self.journal.push(Was::Record(counter, Some(was)));
         }
     }
 
@@ -296,10 +329,10 @@ impl Counters {
     /// Hands a counter over to another store, and what is known of refunds and reservations.
     pub fn hand_over(&mut self, counter: u128, to: &mut Counters) {
         let record = self.records.remove(&counter);
-        self.journal.push((counter, record.clone()));
+        self.journal.push(Was::Record(counter, record.clone()));
         if let Some(record) = record {
             let was = to.records.insert(counter, record);
-            to.journal.push((counter, was));
+            to.journal.push(Was::Record(counter, was));
         }
         to.refunded.extend(&self.refunded);
         self.reserved.hand_over(counter, &mut to.reserved);
@@ -323,11 +356,16 @@ impl Counters {
     /// Becomes what the replica has heard of; how many writes are lost.
     pub fn fall_back(&mut self) -> usize {
         let lost = self.journal.len();
-        for (counter, was) in std::mem::take(&mut self.journal).into_iter().rev() {
+        for was in std::mem::take(&mut self.journal).into_iter().rev() {
             match was {
-                Some(record) => self.records.insert(counter, record),
-                None => self.records.remove(&counter),
-            };
+                Was::Record(counter, Some(record)) => {
+                    self.records.insert(counter, record);
+                }
+                Was::Record(counter, None) => {
+                    self.records.remove(&counter);
+                }
+                Was::Reserved(reserved) => self.reserved = reserved,
+            }
         }
         lost
     }

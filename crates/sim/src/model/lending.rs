@@ -134,6 +134,7 @@ impl Link {
                 for place in places {
                     self.books.amend(place, |entry| entry.at = Some(now));
                 }
+                self.post_refund(model, refund, now);
             }
             refunded
         })

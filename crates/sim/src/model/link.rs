@@ -14,7 +14,7 @@ use tidegate_core::store::{
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
-use super::books::{Books, Deed, Entry};
+use super::books::{Books, Deed, Entry, Step, Verb};
 use super::cluster::{Elsewhere, Seat};
 use super::{Intent, Model, SharedModel};
 use crate::executor::Sim;
@@ -349,7 +349,9 @@ impl Store for Link {
                 Variant::NeverPushes => model.counters.decide(set, Intent::Peek, now),
                 _ => {
                     self.book_all(set, sent, now);
-                    model.counters.decide(set, Intent::Force, now)
+                    let outcome = model.counters.decide(set, Intent::Force, now);
+                    self.post_debt(model, set, now);
+                    outcome
                 }
             })
             .await?;
@@ -364,20 +366,13 @@ impl Store for Link {
 
     async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
         let set = &reserve.set;
-        let outcome = self
-            .trip_for(subjects(set), |model, now| {
-                model.counters.reserve(reserve, now)
-            })
-            .await?;
+        let outcome = self.estimate(reserve).await?;
         self.remember(set, &outcome);
         Ok(outcome)
     }
 
     async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
-        self.trip_for(subjects(&settle.set), |model, now| {
-            model.counters.settle(settle, now)
-        })
-        .await
+        self.correct(settle).await
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
@@ -407,28 +402,25 @@ impl Store for Link {
                     model.counters.raise(*counter, limit, &carried, now);
                 }
             }
-            _ => model.counters.seed(seeds, now),
+            _ => {
+                model.counters.seed(seeds, now);
+                self.post(model, &ChargeSet::default(), Step::Seeded, now);
+            }
         })
         .await
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.trip_for(vec![hold.subject], |model, now| model.slots.hold(hold, now))
-            .await
+        self.ask_for_slot(hold, Verb::Hold).await
     }
 
     async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.trip_for(vec![hold.subject], |model, now| {
-            model.slots.renew(hold, now)
-        })
-        .await
+        self.ask_for_slot(hold, Verb::Renew).await
     }
 
     async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.trip_for(vec![hold.subject], |model, now| {
-            model.slots.release(hold, now);
-        })
-        .await
+        self.ask_for_slot(hold, Verb::Release).await?;
+        Ok(())
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {

@@ -6,6 +6,8 @@
 mod books;
 mod cluster;
 mod counters;
+mod doors;
+mod estimates;
 mod lending;
 mod link;
 mod slots;
@@ -17,7 +19,7 @@ use parking_lot::Mutex;
 use tidegate_core::store::{Beat, Life, NodeId, Vitals};
 use tidegate_core::units::Nanos;
 
-pub use self::books::{Books, Deed, Entry};
+pub use self::books::{Books, Deed, Entry, Passage, Posting, Step, Touched, Verb};
 pub use self::cluster::{Cluster, Divided, slot_of};
 pub use self::counters::{Counters, Intent};
 pub use self::link::{Link, Sent};
@@ -129,6 +131,7 @@ impl Model {
     pub fn fail_over(&mut self) -> usize {
         self.life += 1;
         self.no_script = true;
+        self.slots.fall_back();
         self.counters.fall_back()
     }
 
@@ -136,12 +139,14 @@ impl Model {
     pub fn replica(&self) -> Model {
         let mut counters = self.counters.clone();
         counters.fall_back();
+        let mut slots = self.slots.clone();
+        slots.fall_back();
         Model {
             counters,
             weather: Weather::FAIR,
             life: self.life + 1,
             beats: BTreeMap::new(),
-            slots: self.slots.clone(),
+            slots,
             no_script: true,
             ..*self
         }
@@ -163,8 +168,13 @@ impl Model {
 /// A replica that hears of every write `lag` later.
 pub async fn replicate(sim: Sim, model: SharedModel, lag: Nanos) {
     loop {
-        let unheard = model.lock().counters.unheard();
+        let (counts, slots) = {
+            let model = model.lock();
+            (model.counters.unheard(), model.slots.unheard())
+        };
         sim.sleep(lag).await;
-        model.lock().counters.heard(unheard);
+        let mut model = model.lock();
+        model.counters.heard(counts);
+        model.slots.heard(slots);
     }
 }

@@ -24,16 +24,22 @@ pub enum Kind {
     Lenient,
     /// Units drawn in advance by nodes far from the store.
     Region,
+    /// Estimates that are settled, or not.
+    Reserving,
+    /// Slots of what may be open at once.
+    Slots,
 }
 
 impl Kind {
     /// Every one.
-    pub const ALL: [Kind; 5] = [
+    pub const ALL: [Kind; 7] = [
         Kind::Whole,
         Kind::Parts,
         Kind::Leased,
         Kind::Lenient,
         Kind::Region,
+        Kind::Reserving,
+        Kind::Slots,
     ];
 
     /// What `replay` and `soak` call it.
@@ -44,6 +50,8 @@ impl Kind {
             Kind::Leased => "leased",
             Kind::Lenient => "lenient",
             Kind::Region => "region",
+            Kind::Reserving => "reserving",
+            Kind::Slots => "slots",
         }
     }
 
@@ -60,6 +68,8 @@ impl Kind {
             Kind::Leased => Scenario::leased(seed),
             Kind::Lenient => Scenario::lenient(seed),
             Kind::Region => Scenario::region(seed),
+            Kind::Reserving => Scenario::reserving(seed),
+            Kind::Slots => Scenario::slots(seed),
         }
     }
 }
@@ -73,7 +83,7 @@ const LEASABLE: [Algorithm; 5] = [
     Algorithm::LeakyBucket,
 ];
 
-fn any_fault(seed: u64) -> Fault {
+pub(super) fn any_fault(seed: u64) -> Fault {
     Fault::OF_A_CROWD[(seed % Fault::OF_A_CROWD.len() as u64) as usize]
 }
 

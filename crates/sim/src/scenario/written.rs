@@ -4,7 +4,7 @@ use tidegate_core::algorithms::Spec;
 use tidegate_core::store::{Counting, OnStoreFailure};
 use tidegate_core::units::Nanos;
 
-use super::Scenario;
+use super::{Scenario, Work};
 use crate::variant::Variant;
 
 impl Scenario {
@@ -15,6 +15,13 @@ impl Scenario {
 
     /// The same, with the mistakes that are made by writing other rules than the checkers know.
     pub(crate) fn rules_of(&self, variant: Variant) -> String {
+        if let Work::Slots(places) = self.work {
+            return format!(
+                "version: 1\nrules:\n  - {{ name: own, by: user, concurrent: {}, on_store_failure: {} }}\n",
+                places.most,
+                self.on_failure_name()
+            );
+        }
         let own = self.rule("own", "user", variant.misread(&self.spec), self.counting);
         let ceiling = self.ceiling.as_ref().map_or(String::new(), |spec| {
             self.rule("ceiling", "global", variant.misread(spec), self.shared)
@@ -22,12 +29,16 @@ impl Scenario {
         format!("version: 1\nrules:\n{own}{ceiling}")
     }
 
-    fn rule(&self, name: &str, by: &str, spec: Spec, counting: Counting) -> String {
-        let on_failure = match self.on_failure {
+    fn on_failure_name(&self) -> &'static str {
+        match self.on_failure {
             OnStoreFailure::Local => "local",
             OnStoreFailure::Allow => "allow",
             OnStoreFailure::Deny => "deny",
-        };
+        }
+    }
+
+    fn rule(&self, name: &str, by: &str, spec: Spec, counting: Counting) -> String {
+        let on_failure = self.on_failure_name();
         let millis = |span: Nanos| format!("{}ms", span.millis_up());
         let window = millis(spec.window.length());
         let burst = spec.burst.map_or(String::new(), |b| format!(" burst {b}"));

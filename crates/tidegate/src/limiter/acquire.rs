@@ -287,10 +287,8 @@ impl<S: Store> View<'_, S> {
         let mut request = request;
         self.identify(&mut request);
         let plan = self.plan(&request);
-        let mut holder = [0; 16];
-        getrandom::fill(&mut holder)?;
         let ticket = Ticket {
-            holder: u128::from_ne_bytes(holder),
+            holder: (self.limiter.draw_id)()?,
             lasts,
             entries: SmallVec::new(),
         };

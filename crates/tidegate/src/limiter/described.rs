@@ -7,6 +7,7 @@ use tidegate_core::store::{ChargeSet, Outcome, Refund, Store, StoreError};
 use tidegate_core::units::Nanos;
 
 use super::View;
+use super::reservations::no_randomness;
 
 /// How long a store remembers that something was given back. Nothing is ever asked twice under one id,
 /// so this only has to outlast the call.
@@ -76,13 +77,8 @@ impl<S: Store> View<'_, S> {
     async fn give_back(&self, set: ChargeSet<'_>) -> Result<(Outcome, Outcome), StoreError> {
         let store = &self.limiter.store;
         let before = store.peek(&set).await?;
-        let mut id = [0; 16];
-        getrandom::fill(&mut id).map_err(|source| StoreError::Unavailable {
-            waited: Nanos::ZERO,
-            source: Box::new(source),
-        })?;
         let refund = Refund {
-            id: u128::from_ne_bytes(id),
+            id: (self.limiter.draw_id)().map_err(no_randomness)?,
             charged: before.at,
             until: before.at.plus(REMEMBERED),
             set,

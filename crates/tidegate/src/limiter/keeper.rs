@@ -214,6 +214,11 @@ impl<S: Store + 'static, R: Runtime> Slot<S, R> {
         self.keeper.0.runtime.now() >= self.holding.until()
     }
 
+    /// What another program may renew or release it by, on any node.
+    pub fn ticket(&self) -> &Ticket {
+        &self.holding.ticket
+    }
+
     /// Ends the request and waits until the slot is free.
     pub async fn release(self) {
         let (keeper, holding) = (self.keeper.clone(), Arc::clone(&self.holding));

@@ -124,6 +124,8 @@ impl<S: Store> Limiter<S> {
             return Err(SettleError::NotReserved { unit });
         }
         let settlement = match self.settle_by(&receipt, Some(actual)).await {
+            // Too late to say what was used: the estimate is still to come back.
+            Ok(Settlement::Lapsed) => Settlement::Lapsed,
             Ok(settlement) => {
                 self.reservations.forget(receipt.id());
                 settlement
@@ -199,9 +201,7 @@ impl<S: Store> View<'_, S> {
         self.identify(&mut request);
         let lasts = lasts.clamp(Nanos::from_millis(1), Reserve::LONGEST);
         let plan = self.plan(&request);
-        let mut id = [0; 16];
-        getrandom::fill(&mut id).map_err(no_randomness)?;
-        let id = u128::from_ne_bytes(id);
+        let id = (self.limiter.draw_id)().map_err(no_randomness)?;
         let decision = match plan.listed {
             Some(listed) => self.settled_by_list(listed, plan.client),
             None => {
@@ -249,7 +249,7 @@ impl<S: Store> View<'_, S> {
     }
 }
 
-fn no_randomness(error: getrandom::Error) -> StoreError {
+pub(super) fn no_randomness(error: getrandom::Error) -> StoreError {
     StoreError::Unavailable {
         waited: Nanos::ZERO,
         source: Box::new(error),

@@ -110,7 +110,8 @@ fn named(table: &mut HashMap<u128, Duty>, now: Nanos) -> Vec<Duty> {
     table.retain(|_, duty| duty.gives_up > now);
     let due = table.values_mut().filter(|duty| duty.due <= now);
     let mut due: Vec<&mut Duty> = due.collect();
-    due.sort_unstable_by_key(|duty| duty.due);
+    // By the id too, so that a simulation replays.
+    due.sort_unstable_by_key(|duty| (duty.due, duty.receipt.id()));
     let named = due.into_iter().take(AT_ONCE).map(|duty| {
         duty.due = now.plus(Nanos::new(1));
         duty.clone()
