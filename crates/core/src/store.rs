@@ -281,7 +281,7 @@ pub struct Hold<'a> {
     pub subject: Fingerprint,
     /// Which rule's.
     pub rule: &'a RuleName,
-    /// Unique to the holder; holding again with the same one renews.
+    /// Unique to the holder; holding again with the same one never ends it sooner.
     pub holder: u128,
     /// The most that may be open.
     pub most: u32,

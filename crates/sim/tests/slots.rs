@@ -239,7 +239,7 @@ fn slots_given_without_the_store_are_told_to_it_when_it_is_back() {
     let mut slots = scene.fill();
     assert_eq!(slots.len(), 8, "the share of all nodes");
     scene.weather(Weather::FAIR);
-    scene.pass(SECS(2));
+    scene.pass(SECS(3));
     let more = scene.fill();
     assert_eq!(more.len(), 2, "the rest of the limit");
     scene.weather(DOWN);
@@ -247,7 +247,7 @@ fn slots_given_without_the_store_are_told_to_it_when_it_is_back() {
     slots.truncate(3);
     scene.pass(SECS(1));
     scene.weather(Weather::FAIR);
-    scene.pass(SECS(2));
+    scene.pass(SECS(3));
     assert_eq!(scene.fill().len(), 5, "given back while the store was away");
     assert_eq!(lost(&slots) + lost(&more), 0);
 }
@@ -483,7 +483,7 @@ fn by_chance(seed: u64) {
                 drop(slots.swap_remove(at));
             }
             _ => {
-                let well = scene.sim.now().since(trouble) > SECS(6) && slots.len() >= MOST;
+                let well = scene.sim.now().since(trouble) > SECS(8) && slots.len() >= MOST;
                 let more = scene.open(random.below(4) as usize);
                 assert!(!(well && more.is_some()), "seed {seed}: above the limit");
                 slots.extend(more);
@@ -497,7 +497,7 @@ fn by_chance(seed: u64) {
         scene.pass(MS(random.below(500)));
     }
     scene.weather(Weather::FAIR);
-    scene.pass(SECS(6));
+    scene.pass(SECS(8));
     let (held, away) = (slots.len(), lost(&slots));
     assert_eq!(away, 0, "seed {seed}: lost though their nodes live");
     assert_eq!(scene.fill().len(), MOST.saturating_sub(held), "seed {seed}");

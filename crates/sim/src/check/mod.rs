@@ -154,9 +154,14 @@ impl Case<'_> {
             true => Nanos::from_millis(2_200),
             false => Nanos::from_secs(1),
         };
+        // New slots wait for what all nodes have to tell.
+        let told = match self.scenario.work {
+            Work::Slots(_) => Nanos::from_secs(1),
+            _ => Nanos::ZERO,
+        };
         // From afar each of their steps takes a round trip.
         let steps = Nanos::new(8 * self.trip().get());
-        self.scenario.clears.plus(wait).plus(steps)
+        self.scenario.clears.plus(wait).plus(told).plus(steps)
     }
 
     /// How much longer than next door there and back takes from where it is farthest.

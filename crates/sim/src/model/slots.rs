@@ -36,9 +36,11 @@ impl Slots {
 
     pub(super) fn hold(&mut self, hold: &Hold<'_>, now: Nanos) -> Held {
         let slots = self.of(hold, now);
-        let granted = slots.contains_key(&hold.holder) || slots.len() < hold.most as usize;
+        let own = slots.get(&hold.holder).copied();
+        let granted = own.is_some() || slots.len() < hold.most as usize;
         if granted {
-            self.write(hold, Some(now.plus(hold.lasts)));
+            let until = now.plus(hold.lasts);
+            self.write(hold, own.max(Some(until)));
         }
         answer(granted, self.of(hold, now))
     }

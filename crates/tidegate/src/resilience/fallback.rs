@@ -361,13 +361,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     /// counts toward this node's share while the store is away.
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         let (node, slots) = (&self.node, &self.node.memory.slots);
-        let sent = node.runtime.now();
+        let (sent, life) = (node.runtime.now(), node.known_life());
         let mut asked = false;
-        if node.is_exact() {
+        if node.gives_slots() {
             let answer = node.guard.hold(hold).await;
             asked = was_sent(&answer);
             if let Ok(held) = answer
-                && node.believes_slots()
+                && node.believes_slots(life)
             {
                 if held.granted {
                     slots.given(hold, sent);
@@ -386,7 +386,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     /// Without the store, a slot that this node knows lasts on. Of others nothing can be said.
     async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
         let (node, slots) = (&self.node, &self.node.memory.slots);
-        let sent = node.runtime.now();
+        let (sent, life) = (node.runtime.now(), node.known_life());
         let was_open = slots.is_open(hold, sent);
         let answer = match node.is_exact() {
             true if slots.is_only_here(hold, sent) => node.register(hold).await,
@@ -394,7 +394,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
             false => Err(doubtful()),
         };
         let now = node.runtime.now();
-        let believed = answer.is_ok() && node.believes_slots();
+        let believed = answer.is_ok() && node.believes_slots(life);
         match answer {
             Ok(held) if believed => {
                 match (held.granted, was_open && !slots.is_open(hold, now)) {

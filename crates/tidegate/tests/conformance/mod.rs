@@ -68,6 +68,7 @@ macro_rules! every_claim {
             a_seed_raises_a_counter_and_never_lowers_it
             slots_are_held_renewed_released_and_expire
             a_renewal_takes_no_slot
+            a_slot_taken_again_ends_no_sooner
             slots_of_subjects_and_rules_are_apart
             a_reset_frees_the_slots_of_a_rule_and_subject
             inspection_shows_use_and_reset_forgets_it

@@ -58,6 +58,26 @@ pub async fn a_renewal_takes_no_slot(rig: &impl Rig) {
     assert_eq!(renew(1).await, (false, 0), "given back");
 }
 
+/// A node that puts back what it remembers may know an older end than the node that renewed last.
+pub async fn a_slot_taken_again_ends_no_sooner(rig: &impl Rig) {
+    let counter = Counter::new();
+    let whole = slot(&counter, 1, 1);
+    let older = Hold {
+        lasts: Nanos::from_secs(3),
+        ..whole
+    };
+    for hold in [whole, older] {
+        let held = rig.store().hold(&hold).await.expect("a store that answers");
+        assert!(held.granted);
+    }
+    rig.advance(Nanos::from_secs(8));
+    let other = rig.store().hold(&slot(&counter, 2, 1)).await;
+    assert!(!other.expect("a store that answers").granted, "it is held");
+    rig.advance(Nanos::from_secs(3));
+    let other = rig.store().hold(&slot(&counter, 2, 1)).await;
+    assert!(other.expect("a store that answers").granted, "no longer");
+}
+
 pub async fn slots_of_subjects_and_rules_are_apart(rig: &impl Rig) {
     let (one, other) = (Counter::new(), Counter::new());
     let rule = RuleName::new("another");
@@ -74,7 +94,6 @@ pub async fn slots_of_subjects_and_rules_are_apart(rig: &impl Rig) {
     }
 }
 
-/// A slot of ten seconds.
 /// Whoever held one is told so, and does not get it back by renewing it.
 pub async fn a_reset_frees_the_slots_of_a_rule_and_subject(rig: &impl Rig) {
     let ([counter, other], limit) = ([(); 2].map(|()| Counter::new()), tokens(rig, 10));
@@ -95,6 +114,7 @@ pub async fn a_reset_frees_the_slots_of_a_rule_and_subject(rig: &impl Rig) {
     assert!(!held(slot(&other, 2, 1)).await, "of another subject");
 }
 
+/// A slot of ten seconds.
 fn slot(counter: &Counter, holder: u128, most: u32) -> Hold<'_> {
     Hold {
         subject: counter.subject,

@@ -137,7 +137,7 @@ impl Place {
             then >= charge.cost.get()
         };
         Short {
-            refill: tenant.asked.as_ref().filter(suffices).cloned(),
+            refill: tenant.under_way().filter(suffices).cloned(),
             refusal: over.map(|over| over.refusal(now)),
         }
     }

@@ -38,10 +38,8 @@ impl<S: Lender + 'static, R: Runtime> Lease<S, R> {
         while let Decided::Soon(refill) = &next {
             let gives_up = refill.sent.min(began).plus(Nanos::new(budget.get() / 2));
             let patience = gives_up.since(runtime.now());
-            if within(runtime, patience, pin!(refill.ended()))
-                .await
-                .is_none()
-            {
+            let ended = within(runtime, patience, pin!(refill.ended())).await;
+            if ended.is_none() || patience == Nanos::ZERO {
                 break;
             }
             next = self.0.decide(set, Visit::Again);
@@ -99,6 +97,7 @@ impl<S: Lender + 'static, R: Runtime> Lease<S, R> {
         }
     }
 }
+
 impl<S: Lender + 'static, R: Runtime> Store for Lease<S, R> {
     /// What has to wait for more units or for the rest of a set is boxed: requests that are simply for the
     /// store are many more, and carry less.

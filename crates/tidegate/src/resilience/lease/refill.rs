@@ -45,6 +45,11 @@ impl Refill {
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
+    /// Whether it has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.waiting.lock().is_none()
+    }
+
     /// Until it has ended. Cancel-safe.
     pub(super) async fn ended(&self) {
         let mut place = None;

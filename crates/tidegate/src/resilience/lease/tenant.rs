@@ -116,10 +116,15 @@ impl Tenant {
         now >= self.used.plus(self.ahead)
     }
 
+    /// What is under way. A task that asked may be gone without an answer, with the runtime it was in.
+    pub(super) fn under_way(&self) -> Option<&Arc<Refill>> {
+        self.asked.as_ref().filter(|refill| !refill.is_over())
+    }
+
     /// Whether another may have its place. One that is asked for too seldom to draw anything gives way at
     /// once.
     pub(super) fn gives_way(&self, now: Nanos) -> bool {
-        let has_none = self.grants.is_empty() && self.asked.is_none();
+        let has_none = self.grants.is_empty() && self.under_way().is_none();
         has_none && (self.idle(now) || !self.busy())
     }
 
@@ -204,7 +209,7 @@ impl Tenant {
     pub(super) fn wants(&self, cost: u64, now: Nanos) -> Option<Cost> {
         let ready = self.ready(now);
         let low = ready <= self.last / 2 || ready < cost;
-        if self.asked.is_some() || !self.busy() || !low || now < self.rests_until {
+        if !self.busy() || !low || now < self.rests_until || self.under_way().is_some() {
             return None;
         }
         let room = self.most.saturating_sub(self.held());

@@ -54,6 +54,8 @@ pub(super) struct Node<S, R> {
     pushing: AtomicBool,
     asking: AtomicBool,
     telling: AtomicBool,
+    /// When new slots are the store's to give again, after it was away.
+    gives_slots: AtomicU64,
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
@@ -81,6 +83,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             pushing: AtomicBool::new(false),
             asking: AtomicBool::new(false),
             telling: AtomicBool::new(false),
+            gives_slots: AtomicU64::new(0),
             confirmed: AtomicU64::new(0),
         })
     }

@@ -43,6 +43,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         let now = self.runtime.now();
         if change == Some(Change::Closed) {
             self.standing.lock().reachable(now);
+            let others_have_told = now.plus(self.settings.recovery);
+            let gives_slots = &self.gives_slots;
+            gives_slots.store(others_have_told.get(), Ordering::Release);
         }
         let Some(vitals) = vitals else {
             self.standing.lock().unheard();

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidegate_core::store::{Held, Hold, Probe, Store, StoreError};
+use tidegate_core::store::{Held, Hold, Life, Probe, Store, StoreError};
+use tidegate_core::units::Nanos;
 
 use super::{Node, SLOTS_AT_ONCE};
 use crate::resilience::join::join_all;
@@ -16,14 +17,27 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         self.exact.load(Ordering::Acquire)
     }
 
-    /// Whether the last answer about a slot is that of a store which has lost none. One that has would
-    /// find room where all is taken.
-    pub(in crate::resilience) fn believes_slots(self: &Arc<Self>) -> bool {
-        let lost = self.guard.life().is_some_and(|life| self.is_news(life));
-        if lost {
+    /// Whether the store may be asked for a slot. Slots that were renewed without it may have ended there:
+    /// when it is back, the others are given the time to tell it of theirs, or it would find room where
+    /// all is taken.
+    pub(in crate::resilience) fn gives_slots(&self) -> bool {
+        let from = Nanos::new(self.gives_slots.load(Ordering::Acquire));
+        self.is_exact() && self.runtime.now() >= from
+    }
+
+    /// The life of the store that is asked about a slot, for `believes_slots`.
+    pub(in crate::resilience) fn known_life(&self) -> Option<Life> {
+        self.standing.lock().life()
+    }
+
+    /// Whether the answer to what was asked in the life `asked` is that of a store which has lost no slot.
+    /// One that has would find room where all is taken, and not know who is in.
+    pub(in crate::resilience) fn believes_slots(self: &Arc<Self>, asked: Option<Life>) -> bool {
+        if self.guard.life().is_some_and(|life| self.is_news(life)) {
             self.lost();
         }
-        !lost
+        // A ping may have heard of the loss before.
+        self.is_exact() && self.known_life() == asked
     }
 
     /// Makes a slot known to the store that is in use, whatever else is open. If it was given back

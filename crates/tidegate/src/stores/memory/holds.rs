@@ -83,7 +83,9 @@ impl<C> MemoryStore<C> {
         at: Present,
         budget: &Budget,
     ) -> Held {
-        let renewed = self.renew_in(shard, key, hold, at.now);
+        // Who puts back what is remembered may know an older end.
+        let later = |until: Nanos, new: Nanos| until.max(new);
+        let renewed = self.last_on(shard, key, hold, at.now, later);
         if renewed.granted || renewed.open >= hold.most {
             return renewed;
         }
@@ -109,6 +111,18 @@ impl<C> MemoryStore<C> {
     }
 
     fn renew_in(&self, shard: &mut Shard, key: Key, hold: &Hold<'_>, now: Nanos) -> Held {
+        self.last_on(shard, key, hold, now, |_, new| new)
+    }
+
+    /// Lets a slot that is held end when `ends` says, of when it would end and of when it is asked to.
+    fn last_on(
+        &self,
+        shard: &mut Shard,
+        key: Key,
+        hold: &Hold<'_>,
+        now: Nanos,
+        ends: impl Fn(Nanos, Nanos) -> Nanos,
+    ) -> Held {
         let open = open(shard, key, now);
         let Some(place) = shard.find(key) else {
             return exactly(false, open);
@@ -119,7 +133,7 @@ impl<C> MemoryStore<C> {
         let Some(own) = own else {
             return exactly(false, open);
         };
-        own.until = now.plus(hold.lasts);
+        own.until = ends(own.until, now.plus(hold.lasts));
         self.expire(shard, entry);
         exactly(true, open)
     }

@@ -30,7 +30,12 @@ if not held and (verb == 'renew' or open >= most) then
   return { 0, open }
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
-redis.call('ZADD', KEYS[1], whole(now + tonumber(ARGV[4])), holder)
+local till = now + tonumber(ARGV[4])
+if verb == 'take' and held then
+  -- A node that puts back what it remembers may know an older end.
+  till = math.max(till, ends)
+end
+redis.call('ZADD', KEYS[1], whole(till), holder)
 local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]
 redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(tonumber(last) / 1000)))
 if not held then
