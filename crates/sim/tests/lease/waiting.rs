@@ -68,6 +68,21 @@ fn a_crowd_that_finds_nothing_held_waits_for_what_is_under_way() {
     assert_eq!(charges(&calls), 0);
 }
 
+/// Such requests once went round without waiting, for ever.
+#[test]
+fn where_the_task_that_asked_is_gone_the_store_decides() {
+    let own = roomy(1);
+    let bench = with_eight(&own, QUICK);
+    let decided = crowd(&bench, &own, 10);
+    bench.pass(Nanos::new(1));
+    assert_eq!(*decided.lock(), "l".repeat(8), "two wait");
+    bench.sim.kill(0);
+    let more = crowd(&bench, &own, 3);
+    bench.pass(MS(2));
+    assert_eq!(*decided.lock(), "llllllllee");
+    assert_eq!(*more.lock(), "eee");
+}
+
 #[test]
 fn what_is_refused_to_one_who_asked_for_all_is_refused_to_all_who_wait() {
     let spec = leased(Algorithm::FixedWindow, 1_000, Nanos::from_secs(1));

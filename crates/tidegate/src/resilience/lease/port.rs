@@ -18,6 +18,10 @@ use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
 
+/// So many are waited for, one after another. More at once are asked for each time, so that a few serve any
+/// crowd; and where tasks are not run any more, each ends at once.
+const REFILLS: usize = 4;
+
 /// What of a set was decided here, if the store is to decide only the rest of it.
 type Left<'a, S, R> = Option<Box<Part<'a, S, R>>>;
 
@@ -35,7 +39,10 @@ impl<S: Lender + 'static, R: Runtime> Lease<S, R> {
         let Inner { store, runtime, .. } = &*self.0;
         let (began, budget) = (runtime.now(), store.budget_of(set));
         let mut next = Decided::Soon(refill);
-        while let Decided::Soon(refill) = &next {
+        for _ in 0..REFILLS {
+            let Decided::Soon(refill) = &next else {
+                break;
+            };
             let gives_up = refill.sent.min(began).plus(Nanos::new(budget.get() / 2));
             let patience = gives_up.since(runtime.now());
             let ended = within(runtime, patience, pin!(refill.ended())).await;
