@@ -128,7 +128,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
             let sent = node.runtime.now();
             let answer = node.guard.charge_by(until, set, manner).await;
             if let Ok(outcome) = answer
-                && node.believes(set, &outcome, sent)
+                && node.believes_still(set, &outcome, sent)
             {
                 return outcome;
             }
@@ -273,7 +273,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         };
         let mut outcomes: Vec<Option<Outcome>> = sets.iter().map(|_| None).collect();
         for ((i, set), answer) in remote.iter().zip(asked).zip(answers) {
-            let believed = answer.ok().filter(|o| node.believes(set, o, sent));
+            let believed = answer.ok().filter(|o| node.believes_still(set, o, sent));
             outcomes[*i] = believed;
         }
         let decided = outcomes.into_iter().zip(sets);
@@ -310,7 +310,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         let sent = node.runtime.now();
         let granted = node.guard.grant(charge).await?;
         let (set, outcome) = as_charge(charge, &granted);
-        match node.believes(&set, &outcome, sent) {
+        match node.believes_still(&set, &outcome, sent) {
             true => Ok(granted),
             false => Err(doubtful()),
         }
@@ -322,7 +322,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         if !node.decides(set) {
             let sent = node.runtime.now();
             if let Ok(outcome) = node.guard.force(set).await
-                && node.believes(set, &outcome, sent)
+                && node.believes_still(set, &outcome, sent)
             {
                 return Ok(outcome);
             }

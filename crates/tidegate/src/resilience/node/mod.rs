@@ -114,6 +114,17 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         !self.exact.load(Ordering::Acquire) || owes()
     }
 
+    /// The same of a decision that was asked for while the store was believed. Another answer may have shown
+    /// a loss meanwhile: what is not put back yet would swallow this one.
+    pub(super) fn believes_still(
+        self: &Arc<Self>,
+        set: &ChargeSet<'_>,
+        outcome: &Outcome,
+        sent: Nanos,
+    ) -> bool {
+        self.exact.load(Ordering::Acquire) && self.believes(set, outcome, sent)
+    }
+
     /// Whether an answer is that of a store which has lost nothing. Takes note of it if so.
     pub(super) fn believes(
         self: &Arc<Self>,
