@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue, header};
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::http::{BodyStyle, Context, ResetStyle};
 use tidegate::observe::{Line, Metrics, RuleSeries};
-use tidegate::{Acquired, Full, Limiter, Reservation, SlotError, Ticket};
+use tidegate::{Acquired, Full, Limiter, OVERTAKEN, Reservation, SlotError, Ticket};
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::engine::{Decision, Fate};
 use tidegate_core::request::{Edge, Request};
@@ -104,7 +104,11 @@ impl Service {
     /// so, and the slots end by themselves.
     fn forgo_soon(self: Arc<Self>, ticket: Ticket) {
         if let Ok(tokio) = Handle::try_current() {
-            tokio.spawn(async move { self.limiter.forgo(&ticket).await });
+            tokio.spawn(async move {
+                self.limiter.forgo(&ticket).await;
+                tokio::time::sleep(Duration::from_nanos(OVERTAKEN.get())).await;
+                self.limiter.forgo(&ticket).await;
+            });
         }
     }
 

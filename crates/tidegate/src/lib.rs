@@ -47,9 +47,9 @@ mod throttle;
 
 pub use adaptive::{Gradient, MOST_ADAPTIVE};
 pub use limiter::{
-    Acquired, Act, Family, Full, Keeper, Keyed, Limiter, MOST_COUNTED, MOST_TENDED, OpenRequests,
-    Opened, RefundError, Reservation, SettleError, Settlement, Slot, SlotError, Standing, Ticket,
-    TicketError, USUAL_SLOT, View,
+    Acquired, Act, Family, Full, Keeper, Keyed, Limiter, MOST_COUNTED, MOST_TENDED, OVERTAKEN,
+    OpenRequests, Opened, RefundError, Reservation, SettleError, Settlement, Slot, SlotError,
+    Standing, Ticket, TicketError, USUAL_SLOT, View,
 };
 pub use policy::{Follower, LoadError, News, Policy, Reading};
 pub use receipt::{Actual, ReceiptError};

@@ -33,7 +33,7 @@ use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
 
 use self::acquire::in_name_only;
-pub use self::acquire::{Acquired, Full, Opened, SlotError, USUAL_SLOT};
+pub use self::acquire::{Acquired, Full, OVERTAKEN, Opened, SlotError, USUAL_SLOT};
 pub use self::keeper::{Keeper, Slot};
 pub use self::keyed::{Act, Family, Keyed};
 pub use self::register::MOST_COUNTED;
@@ -321,7 +321,8 @@ impl<S: Store> View<'_, S> {
 
     /// Forgets what the request's client has used of every limit that applies to it, and what it has
     /// open: whoever holds a slot of it is told so when it is renewed. How many counters and slots that
-    /// were.
+    /// were. Rules on what others have open too are left alone: those of everybody, and those by an
+    /// attribute that the request does not have.
     ///
     /// # Errors
     /// When the store gave no answer.
@@ -329,7 +330,14 @@ impl<S: Store> View<'_, S> {
         let mut request = request;
         self.identify(&mut request);
         let mut set = self.every_limit(&mut request).set;
-        let openings = self.openings(&request);
+        let mut openings = self.openings(&request);
+        openings.retain(|opening| {
+            let (own, rule) = (opening.rule.by().names_in(&request), opening.rule.name());
+            if !own {
+                set.charges.retain(|charge| charge.rule != rule);
+            }
+            own
+        });
         for opening in &openings {
             let rule = opening.rule.name();
             if !set.charges.iter().any(|charge| charge.rule == rule) {

@@ -235,6 +235,23 @@ fn a_reset_frees_the_slots_of_one_subject_and_nobody_gets_them_back() {
     assert!(bench.renew(&bob));
 }
 
+/// A reset of one user once let everybody in a second time.
+#[test]
+fn a_reset_leaves_alone_what_others_have_open_too() {
+    let bench = Bench::new(
+        "  - { name: own, by: user, concurrent: 5 }\n  \
+           - { name: team, by: team, concurrent: 3 }\n  \
+           - { name: all, by: global, concurrent: 3, rate: 9/hour }",
+    );
+    let others = [(); 3].map(|()| bench.check("user=bob", None).unwrap());
+    bench.check("user=ada", Some("team 3/3"));
+    let ada = Request::default().with("user", "ada");
+    let reset = bench.tokio.block_on(bench.limiter.view().reset(ada));
+    assert_eq!(reset.unwrap(), 0);
+    assert!(others.iter().all(|ticket| bench.renew(ticket)));
+    bench.check("user=ada", Some("team 3/3"));
+}
+
 #[test]
 fn a_list_opens_without_slots_or_refuses() {
     let clock = Arc::new(ManualClock::at(START));

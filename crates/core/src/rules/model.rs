@@ -142,6 +142,11 @@ impl By {
         }
     }
 
+    /// Whether `request` names somebody: not everybody, and nobody in whose place another stands.
+    pub fn names_in(&self, request: &Request<'_>) -> bool {
+        self.width() > 0 && self.is_present(request)
+    }
+
     /// How many values make a subject; for everybody, none.
     pub(crate) fn width(&self) -> u8 {
         match self {

@@ -131,7 +131,8 @@ impl<'a> Ledger<'a> {
             + given_back(case, counter, limit, snapshot)
             + self.held(snapshot)
             + self.told_late(snapshot)
-            + self.kept(snapshot);
+            + self.kept(snapshot)
+            + self.misdated(snapshot);
         (more && booked > due + open).then(|| {
             let detail = format!("{booked} booked of {due}, {open} unanswered");
             ("nothing is charged twice", detail)
@@ -170,6 +171,20 @@ impl<'a> Ledger<'a> {
             _ => Nanos::ZERO,
         };
         self.untold_between(edge.since(unsure), edge.plus(unsure))
+    }
+
+    /// What far nodes admitted by themselves about when this window began: they know the store's time to
+    /// half a round trip.
+    fn misdated(&self, snapshot: &Snapshot) -> u64 {
+        let Some((start, _)) = self.limit.window_at(snapshot.truth) else {
+            return 0;
+        };
+        let about = |r: &Record| {
+            let gap = r.truth.since(start).max(start.since(r.truth));
+            r.source == Source::Fallback && gap <= self.case.scenario.far(r.node)
+        };
+        let about = self.admitted.iter().filter(|timed| about(timed.record));
+        about.count() as u64
     }
 
     /// What a node had told the store already when another limit refused the request.

@@ -26,6 +26,9 @@ use super::{Limiter, View};
 /// How long a slot lasts where nobody says.
 pub const USUAL_SLOT: Nanos = Nanos::from_secs(10);
 
+/// By then a question that nobody waits for any more has reached its store, or never will.
+pub const OVERTAKEN: Nanos = Nanos::from_secs(2);
+
 /// What became of a request that wants to be open.
 #[derive(Clone, Debug)]
 pub enum Acquired<T = Ticket> {
@@ -118,7 +121,8 @@ impl<S: Store> Limiter<S> {
         self.view().acquire_or(request, lasts, left).await
     }
 
-    /// Frees the slots of a request that never began. What the store does not hear ends by itself.
+    /// Frees the slots of a request that never began. What the store does not hear ends by itself. To be done
+    /// again after [`OVERTAKEN`]: the question for a slot may still be under way, on another connection.
     pub async fn forgo(&self, ticket: &Ticket) {
         for entry in &ticket.entries {
             let freed = self.release_one(ticket, entry, Ended::Unbegun);

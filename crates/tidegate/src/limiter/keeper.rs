@@ -2,8 +2,7 @@
 //!
 //! One task renews the slots of a keeper, every third of their life, and ends when there are none. Kept
 //! true: a slot that was dropped is not taken again, and one that could not be renewed in time says
-//! that it is lost. One that is gone before its time was freed by an operator, and stays lost: taken again,
-//! it could never be freed. Time and tasks are injected.
+//! that it is lost, until there is room to take it again. Time and tasks are injected.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +14,7 @@ use tidegate_core::store::Store;
 use tidegate_core::units::Nanos;
 
 use super::Limiter;
-use super::acquire::{Acquired, SlotError, USUAL_SLOT};
+use super::acquire::{Acquired, OVERTAKEN, SlotError, USUAL_SLOT};
 use super::ticket::Ticket;
 use crate::runtime::Runtime;
 
@@ -107,10 +106,12 @@ impl<S: Store + 'static, R: Runtime> Keeper<S, R> {
 
     /// Frees what was taken for a request that nobody waits for any more.
     fn forgo_soon(&self, ticket: Ticket) {
-        let limiter = Arc::clone(&self.0.limiter);
-        self.0
-            .runtime
-            .spawn(async move { limiter.forgo(&ticket).await });
+        let (limiter, runtime) = (Arc::clone(&self.0.limiter), self.0.runtime.clone());
+        self.0.runtime.spawn(async move {
+            limiter.forgo(&ticket).await;
+            runtime.sleep(OVERTAKEN).await;
+            limiter.forgo(&ticket).await;
+        });
     }
 
     fn keep(&self, ticket: Ticket, sent: Nanos) -> Slot<S, R> {
@@ -176,10 +177,6 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
     async fn renew(&self, holding: &Holding) {
         let (ticket, sent) = (&holding.ticket, self.runtime.now());
         let held = match self.limiter.renew(ticket).await {
-            Ok(false) if holding.until() > sent => {
-                self.slots.lock().open.remove(&ticket.holder);
-                Some(false)
-            }
             Ok(false) if self.keeps(ticket) => self.take_again(ticket).await,
             Ok(held) => Some(held),
             Err(_) => None, // nobody knows: it lasts as long as it was said to
@@ -209,7 +206,7 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
 
 impl<S: Store + 'static, R: Runtime> Slot<S, R> {
     /// Whether it may be that others have the slot by now: it could not be renewed in time, and there
-    /// was no room to take it again. It may be found again later, unless an operator has freed it.
+    /// was no room to take it again. It may be found again later.
     pub fn is_lost(&self) -> bool {
         self.keeper.0.runtime.now() >= self.holding.until()
     }

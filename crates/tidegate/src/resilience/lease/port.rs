@@ -45,8 +45,11 @@ impl<S: Lender + 'static, R: Runtime> Lease<S, R> {
             };
             let gives_up = refill.sent.min(began).plus(Nanos::new(budget.get() / 2));
             let patience = gives_up.since(runtime.now());
+            if patience == Nanos::ZERO {
+                break; // a timer would take longer than that
+            }
             let ended = within(runtime, patience, pin!(refill.ended())).await;
-            if ended.is_none() || patience == Nanos::ZERO {
+            if ended.is_none() {
                 break;
             }
             next = self.0.decide(set, Visit::Again);
