@@ -6,15 +6,16 @@
 
 use crate::units::Nanos;
 
-/// The shortest time between two. A table of some 100,000 takes some milliseconds.
+/// The shortest time between two, if a table does not say. One of some 100,000 takes some milliseconds.
 const PAUSE: Nanos = Nanos::from_millis(100);
 
 /// Smaller tables are left alone.
 const SMALL: usize = 64;
 
 /// Nothing is known of the entries at first, so any of them may have ended.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Sweep {
+    pause: Nanos,
     /// How many entries there may be before.
     at: usize,
     /// No entry ends before.
@@ -22,7 +23,23 @@ pub struct Sweep {
     rests_until: Nanos,
 }
 
+impl Default for Sweep {
+    fn default() -> Self {
+        Sweep::every(PAUSE)
+    }
+}
+
 impl Sweep {
+    /// Of a table that is gone through no more often than this.
+    pub const fn every(pause: Nanos) -> Self {
+        Sweep {
+            pause,
+            at: 0,
+            first_end: Nanos::ZERO,
+            rests_until: Nanos::ZERO,
+        }
+    }
+
     /// Whether a table of `len` entries, `most` at most, is to be gone through.
     pub fn due(&self, len: usize, most: usize, now: Nanos) -> bool {
         let large = len >= self.at.max(SMALL).min(most);
@@ -42,9 +59,10 @@ impl Sweep {
             first_end = first_end.min(end);
         }
         *self = Sweep {
+            pause: self.pause,
             at: 2 * left,
             first_end,
-            rests_until: now.plus(PAUSE),
+            rests_until: now.plus(self.pause),
         };
     }
 }

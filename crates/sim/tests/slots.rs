@@ -336,6 +336,22 @@ fn a_slot_that_an_operator_has_freed_is_taken_again_when_there_is_room() {
     assert!(scene.open(0).is_none());
 }
 
+#[test]
+fn a_reset_that_the_store_does_not_answer_frees_nothing() {
+    let scene = Scene::new(2, 10);
+    let limiter = &scene.nodes[0].limiter;
+    let before = scene.open_and_die(0).expect("room");
+    scene.weather(DOWN);
+    scene.pass(SECS(1));
+    let without = scene.open_and_die(0).expect("a share");
+    let freed = scene.sim.block_on(limiter.view().reset(ada()));
+    assert!(freed.is_err());
+    for ticket in [&before, &without] {
+        let held = scene.sim.block_on(limiter.renew(ticket));
+        assert!(held.expect("it is known here"));
+    }
+}
+
 /// A renewal that is under way when its slot is given back must not take it again; nor must whoever
 /// finds that the store has lost it.
 #[test]

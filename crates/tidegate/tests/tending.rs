@@ -64,8 +64,8 @@ async fn used(limiter: &Limiter<Parted>) -> (u64, u64) {
     (of("here"), of("there"))
 }
 
-#[tokio::test]
-async fn a_part_that_is_away_keeps_nobody_else_from_being_tended() {
+/// A limiter whose part is away, and its clock.
+fn parted() -> (Limiter<Parted>, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(START));
     let store = Parted {
         memory: MemoryStore::new(Arc::clone(&clock)),
@@ -75,6 +75,12 @@ async fn a_part_that_is_away_keeps_nobody_else_from_being_tended() {
     };
     let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
     let limiter = Limiter::new(store, Policy::of(rules(RULES)), secret, clock.clone());
+    (limiter, clock)
+}
+
+#[tokio::test]
+async fn a_part_that_is_away_keeps_nobody_else_from_being_tended() {
+    let (limiter, clock) = parted();
     let mut tokens = Vec::new();
     for _ in 0..40 {
         for words in ["user=a here:5", "user=a there:7"] {
@@ -97,4 +103,28 @@ async fn a_part_that_is_away_keeps_nobody_else_from_being_tended() {
         "what was used of the settled one"
     );
     assert!(limiter.store().at_once.load(Ordering::Relaxed) > 1);
+}
+
+/// It had begun to wait in time. What was used is lost by then, and the estimate must not stay charged.
+#[tokio::test]
+async fn of_a_settlement_that_waited_for_too_long_the_estimate_comes_back() {
+    for away in [80, 200] {
+        let (limiter, clock) = parted();
+        let reserved = limiter.reserve(request("user=a there:7"), MINUTE).await;
+        let token = reserved.expect("memory answers").token.expect("admitted");
+        clock.advance(Nanos::from_secs(50));
+        let waits = limiter.settle(&token, &Actual::of("there", 3)).await;
+        assert_eq!(waits.expect("room"), Settlement::Waiting);
+        for _ in 0..away {
+            clock.advance(Nanos::from_secs(1));
+            limiter.tend_reservations().await;
+        }
+        assert_eq!(used(&limiter).await, (0, 7));
+        limiter.store().away.store(false, Ordering::Relaxed);
+        for _ in 0..2 {
+            clock.advance(Nanos::from_secs(1));
+            limiter.tend_reservations().await;
+        }
+        assert_eq!(used(&limiter).await, (0, 0), "away for {away} s");
+    }
 }

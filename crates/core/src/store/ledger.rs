@@ -19,6 +19,9 @@ pub struct Ledger {
     sweep: Sweep,
 }
 
+/// All reservations wait while it is gone through, and a full one of a memory store takes some 20 ms.
+const SWEEP_EVERY: Nanos = Nanos::from_secs(1);
+
 /// One charge of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
@@ -65,11 +68,12 @@ impl Ledger {
             entries: HashMap::new(),
             count: 0,
             most,
-            sweep: Sweep::default(),
+            sweep: Sweep::every(SWEEP_EVERY),
         }
     }
 
-    /// Whether a reservation finds room. If need be, those that can no longer be settled make it.
+    /// Whether a reservation finds room. If need be, those that can no longer be settled make it, at
+    /// the latest a second after their end.
     pub fn has_room(&mut self, reserve: &Reserve<'_>, now: Nanos) -> bool {
         let wanted = reserve.set.charges.len();
         if self.sweep.due(self.count + wanted, self.most, now) {
@@ -246,6 +250,22 @@ mod tests {
                 "twice as long as it lasted"
             );
             assert_eq!(ledger.count, 2);
+        });
+    }
+
+    /// Whoever fills it must not make every call go through all of it.
+    #[test]
+    fn a_full_ledger_is_gone_through_once_a_second_at_most() {
+        with_reserve(|mut reserve| {
+            let mut ledger = full(&mut reserve);
+            let at = |millis| START.plus(Nanos::from_millis(millis));
+            assert!(ledger.has_room(&reserve, at(19_500)));
+            reserve.lasts = Nanos::from_millis(100);
+            let charge = reserve.set.charges[0].clone();
+            ledger.enter(&reserve, &charge, at(19_500));
+            assert!(!ledger.has_room(&reserve, at(20_499)), "just looked");
+            assert!(ledger.has_room(&reserve, at(20_500)));
+            assert_eq!(ledger.count, 0);
         });
     }
 }

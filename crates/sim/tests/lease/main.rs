@@ -7,7 +7,9 @@ mod till;
 mod waiting;
 
 use tidegate_core::algorithms::{Algorithm, Spec};
-use tidegate_core::store::{ChargeSet, Life, Refund, Refunded, Source, Store};
+use tidegate_core::store::{
+    ChargeSet, Life, Outcome, Refund, Refunded, Reserve, Settle, Settled, Source, Store, Used,
+};
 use tidegate_core::units::Nanos;
 
 use self::till::{Bench, Call, MS, Own, leased};
@@ -341,6 +343,47 @@ fn what_is_given_back_can_be_had_at_once() {
     };
     let refunded = bench.sim.block_on(bench.lease.refund(&refund));
     assert_eq!(refunded.expect("memory answers"), Refunded::Done);
+    assert!(bench.charge(&own, 1).admitted);
+}
+
+fn reserve(bench: &Bench, own: &Own, id: u128, units: u64) -> Outcome {
+    let reserve = Reserve {
+        id,
+        lasts: MS(1),
+        set: own.set(units),
+    };
+    let outcome = bench.sim.block_on(bench.lease.reserve(&reserve));
+    outcome.expect("memory answers")
+}
+
+#[test]
+fn what_is_settled_can_be_had_at_once() {
+    let own = Own::new(1, &leased(Algorithm::FixedWindow, 200, Nanos::from_secs(1)));
+    let bench = Bench::new();
+    let reserved = reserve(&bench, &own, 1, 10);
+    bench.stream(&own, 300, Nanos::ZERO);
+    assert_eq!(bench.charge(&own, 1).source, Source::DenyCache);
+    let settle = Settle {
+        id: 1,
+        charged: reserved.at,
+        until: reserved.at.plus(MS(1)),
+        set: own.set(10),
+        used: Used::Known([9].into_iter().collect()),
+    };
+    let settled = bench.sim.block_on(bench.lease.settle(&settle));
+    assert_eq!(settled.expect("memory answers"), Settled::Done);
+    assert!(bench.charge(&own, 1).admitted);
+}
+
+#[test]
+fn what_a_reservation_brings_back_can_be_had_at_once() {
+    let own = Own::new(1, &leased(Algorithm::FixedWindow, 200, Nanos::from_secs(1)));
+    let bench = Bench::new();
+    assert!(reserve(&bench, &own, 1, 10).admitted);
+    bench.stream(&own, 300, Nanos::ZERO);
+    bench.pass(MS(1));
+    assert_eq!(bench.charge(&own, 1).source, Source::DenyCache);
+    assert!(reserve(&bench, &own, 2, 9).admitted);
     assert!(bench.charge(&own, 1).admitted);
 }
 

@@ -177,7 +177,10 @@ impl<S: Store> Limiter<S> {
         let Ok(settlement) = self.settle_by(&duty.receipt, duty.said.as_ref()).await else {
             return;
         };
-        self.reservations.done(duty);
+        match (&duty.said, settlement) {
+            (Some(_), Settlement::Lapsed) => self.reservations.unsay(duty, self.clock.now()),
+            _ => self.reservations.done(duty),
+        }
         let step = match (&duty.said, settlement) {
             (Some(_), settlement) => settlement.step(),
             (None, Settlement::Done) => ReservationStep::Returned,

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
+use tidegate_core::store::Reserve;
 use tidegate_core::units::Nanos;
 
 use crate::receipt::{Actual, Receipt};
@@ -84,14 +85,30 @@ impl Tended {
         }
     }
 
+    /// It is too late for what was said: the estimate is still to come back, as if nobody had said anything.
+    /// If there is no room, the next reservation of the client brings it back.
+    pub(super) fn unsay(&self, duty: &Duty, now: Nanos) {
+        let mut tables = self.tables.lock();
+        let id = duty.receipt.id();
+        let stands = |known: &Duty| known.said == duty.said;
+        if tables.waiting.get(&id).is_some_and(stands) {
+            tables.waiting.remove(&id);
+            tables.open_again(duty.clone(), self.most, now);
+        }
+    }
+
     /// Those about which something is to be done now, settlements first; those that no longer matter are
-    /// gone. Whoever was named stands behind all others the next time: one that cannot be helped keeps
+    /// gone, and of settlements what was said. Whoever was named stands behind all others the next time: one that cannot be helped keeps
     /// nobody from being named.
     pub(super) fn due(&self, now: Nanos) -> Vec<Duty> {
         let mut tables = self.tables.lock();
-        let Tables { open, waiting } = &mut *tables;
-        let mut due = named(waiting, now);
-        due.extend(named(open, now));
+        tables.open.retain(|_, duty| duty.gives_up > now);
+        let too_late = tables.waiting.extract_if(|_, duty| duty.gives_up <= now);
+        for (_, duty) in too_late.collect::<Vec<_>>() {
+            tables.open_again(duty, self.most, now);
+        }
+        let mut due = named(&mut tables.waiting, now);
+        due.extend(named(&mut tables.open, now));
         due
     }
 }
@@ -103,11 +120,22 @@ impl Tables {
             None => &mut self.open,
         }
     }
+
+    fn open_again(&mut self, duty: Duty, most: usize, now: Nanos) {
+        if self.open.len() < most {
+            let duty = Duty {
+                due: now,
+                gives_up: now.plus(Reserve::LONGEST),
+                said: None,
+                ..duty
+            };
+            self.open.insert(duty.receipt.id(), duty);
+        }
+    }
 }
 
 /// Those of a table that have been due for the longest. They are due anew after all that are due now.
 fn named(table: &mut HashMap<u128, Duty>, now: Nanos) -> Vec<Duty> {
-    table.retain(|_, duty| duty.gives_up > now);
     let due = table.values_mut().filter(|duty| duty.due <= now);
     let mut due: Vec<&mut Duty> = due.collect();
     // By the id too, so that a simulation replays.
@@ -164,6 +192,29 @@ mod tests {
         tended.keep(duty(1, NOW, Some(5)));
         tended.done(&due[0]);
         assert_eq!(ids(&tended, NOW), [1]);
+    }
+
+    #[test]
+    fn of_a_settlement_that_is_given_up_the_estimate_is_still_to_come_back() {
+        let tended = Tended::new(2);
+        let late = NOW.plus(NOW);
+        tended.keep(duty(1, NOW, None));
+        tended.keep(duty(1, NOW, Some(5)));
+        assert_eq!(tended.due(NOW)[0].said, Some(Actual::cost(5)));
+        let due = tended.due(late);
+        assert_eq!((due.len(), &due[0].said), (1, &None));
+        assert_eq!(ids(&tended, late.plus(Reserve::LONGEST)), [0; 0]);
+    }
+
+    #[test]
+    fn what_was_said_anew_stands_when_the_word_before_came_too_late() {
+        let tended = Tended::new(2);
+        tended.keep(duty(1, NOW, Some(5)));
+        let due = tended.due(NOW);
+        tended.keep(duty(1, NOW, Some(6)));
+        tended.unsay(&due[0], NOW);
+        let due = tended.due(NOW);
+        assert_eq!((due.len(), &due[0].said), (1, &Some(Actual::cost(6))));
     }
 
     /// Those that get no answer stay due. If they were named first each time, the rest never were.

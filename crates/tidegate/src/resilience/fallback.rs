@@ -428,14 +428,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         Ok(node.memory.local.inspect(set, division, node.store_time()))
     }
 
+    /// Here nothing is forgotten before the store has answered: whoever is told that nothing was reset has
+    /// lost nothing.
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
+        let (node, memory) = (&self.node, &self.node.memory);
+        let there = node.guard.reset(set).await?;
         for charge in &set.charges {
-            self.node.memory.mirror.forget(charge.counter());
-            self.node.memory.slots.forget(charge.counter());
+            memory.mirror.forget(charge.counter());
+            memory.slots.forget(charge.counter());
         }
-        self.node.memory.reserved.forget(set);
-        let here = self.node.memory.local.reset(set, self.node.store_time());
-        let there = self.node.guard.reset(set).await;
-        Ok(there?.max(here))
+        memory.reserved.forget(set);
+        Ok(there.max(memory.local.reset(set, node.store_time())))
     }
 }

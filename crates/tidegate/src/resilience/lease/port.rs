@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use tidegate_core::algorithms::Verdict;
 use tidegate_core::pass_on;
-use tidegate_core::store::{Charge, ChargeSet, Outcome, Refund, Refunded, Store, StoreError};
+use tidegate_core::store::{
+    Charge, ChargeSet, Outcome, Refund, Refunded, Reserve, Settle, Settled, Store, StoreError,
+};
 use tidegate_core::units::Nanos;
 
 use super::place::Visit;
@@ -85,6 +87,14 @@ impl<S: Lender + 'static, R: Runtime> Lease<S, R> {
             None => (i, answer),
         })
         .collect()
+    }
+
+    /// Something may have been given back of these.
+    fn reconsider(&self, set: &ChargeSet<'_>) {
+        for charge in set.charges.iter().filter(|charge| is_leased(charge)) {
+            let place = &self.0.places[self.0.place(charge)];
+            place.lock().reconsider(charge);
+        }
     }
 
     fn settled(
@@ -170,14 +180,24 @@ impl<S: Lender + 'static, R: Runtime> Store for Lease<S, R> {
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
         let refunded = self.0.store.refund(refund).await;
-        for charge in refund.set.charges.iter().filter(|c| is_leased(c)) {
-            let place = &self.0.places[self.0.place(charge)];
-            place.lock().reconsider(charge);
-        }
+        self.reconsider(&refund.set);
         refunded
     }
 
-    pass_on!(self => self.0.store; grant, force, reserve, settle, seed, hold, renew, release, inspect);
+    /// It may bring estimates back that nobody settled.
+    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
+        let reserved = self.0.store.reserve(reserve).await;
+        self.reconsider(&reserve.set);
+        reserved
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+        let settled = self.0.store.settle(settle).await;
+        self.reconsider(&settle.set);
+        settled
+    }
+
+    pass_on!(self => self.0.store; grant, force, seed, hold, renew, release, inspect);
 
     /// What was drawn before is void: its charge is forgotten with the rest. Other nodes use up what they
     /// hold.
