@@ -16,5 +16,6 @@ pub mod rules;
 mod siphash;
 pub mod store;
 pub mod subject;
+#[doc(hidden)] // for the crates of this workspace, not a promise
 pub mod sweep;
 pub mod units;

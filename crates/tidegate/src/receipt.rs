@@ -17,6 +17,11 @@ use crate::secret::{SEAL_LEN, Secret};
 /// A receipt of more charges than any request can have is not one of ours.
 const MOST_BYTES: usize = 64 * 1024;
 
+/// A reservation names so many units at most, each with a name of so many bytes: a token of all of them can
+/// be opened again.
+pub(crate) const MOST_UNITS: usize = 64;
+pub(crate) const LONGEST_UNIT: usize = 255;
+
 /// Why a receipt is not honoured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReceiptError {
@@ -113,7 +118,8 @@ impl Receipt {
         })
     }
 
-    /// The receipt of a reservation that was admitted, in the units that it named.
+    /// The receipt of a reservation that was admitted, in the units that it named: no more and no longer ones
+    /// than can be written.
     pub(crate) fn of_reservation<'u>(
         decision: &Decision,
         id: u128,
@@ -125,10 +131,7 @@ impl Receipt {
             id,
             charged: decision.at(),
             until: decision.at().plus(lasts),
-            units: units
-                .filter(|unit| is_short(unit))
-                .map(str::to_owned)
-                .collect(),
+            units: units.map(str::to_owned).collect(),
             entries: entries_of(decision),
         }
     }
@@ -207,7 +210,8 @@ impl Receipt {
         bytes.extend(self.charged.get().to_be_bytes());
         bytes.extend(self.until.get().to_be_bytes());
         if self.kind == Kind::Reservation {
-            bytes.extend(u16::try_from(self.units.len()).unwrap_or(0).to_be_bytes());
+            let count = u16::try_from(self.units.len()).expect("a reservation names few units");
+            bytes.extend(count.to_be_bytes());
             self.units
                 .iter()
                 .for_each(|unit| put_name(&mut bytes, unit));
@@ -315,11 +319,6 @@ impl Reader<'_> {
         self.0 = rest;
         String::from_utf8(name.to_vec()).ok()
     }
-}
-
-/// Whether a name can be written. Those of rules can, and those of units on the wire.
-fn is_short(name: &str) -> bool {
-    name.len() <= usize::from(u8::MAX)
 }
 
 fn put_name(bytes: &mut Vec<u8>, name: &str) {

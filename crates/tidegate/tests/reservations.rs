@@ -4,7 +4,8 @@ mod common;
 
 use common::{Bench, ready, request};
 use tidegate::engine::Fate;
-use tidegate::units::Nanos;
+use tidegate::store::StoreError;
+use tidegate::units::{Cost, Nanos};
 use tidegate::{Actual, Reservation, SettleError, Settlement};
 
 const TOKENS: &str = "
@@ -66,6 +67,29 @@ fn a_unit_that_nobody_reserved_is_an_error_and_changes_nothing() {
     let all = Actual::of("tokens", 9).and("images", 1);
     assert_eq!(settle(&bench, &token, &all), Settlement::Done);
     assert_eq!(used(&bench), (1, 9));
+}
+
+/// It was charged, and could not be settled by its name.
+#[test]
+fn units_that_no_token_can_hold_are_refused_and_nothing_is_charged() {
+    let bench = Bench::new(TOKENS);
+    let reserved = |units: Vec<String>| {
+        let mut request = request("user=a tokens:300");
+        let units = units.into_iter().map(|unit| (unit.into(), Cost::ONE));
+        request.costs.extend(units);
+        ready(bench.limiter.reserve(request, MINUTE))
+    };
+    let names = |count: usize| (0..count).map(|i| format!("{i:0>255}")).collect();
+    for units in [vec!["u".repeat(256)], names(64)] {
+        let refused = reserved(units);
+        assert!(matches!(refused, Err(StoreError::Refused { .. })));
+    }
+    assert_eq!(used(&bench), (0, 0));
+    let token = reserved(names(63)).unwrap().token.unwrap();
+    let longest = format!("{:0>255}", 62);
+    let actual = Actual::of("tokens", 120).and(&longest, 2);
+    assert_eq!(settle(&bench, &token, &actual), Settlement::Done);
+    assert_eq!(used(&bench), (1, 120));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 /// Writes verbs of a [`Store`](crate::store::Store) that are for the store behind, as they are:
 /// `pass_on!(self => self.store; seed, hold, renew);`
+#[doc(hidden)] // for the crates of this workspace, not a promise
 #[macro_export]
 macro_rules! pass_on {
     ($self:ident => $store:expr; $($verb:ident),+ $(,)?) => {

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::sweep::Sweep;
 use tidegate_core::units::Nanos;
 
 pub use self::gradient::Gradient;
-use tidegate_core::sweep::Sweep;
 
 /// Subjects with a limit of their own.
 pub const MOST_ADAPTIVE: usize = 10_000;

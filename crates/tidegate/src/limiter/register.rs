@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::sweep::Sweep;
 use tidegate_core::units::Nanos;
 
 use super::ticket::Ticket;
-use tidegate_core::sweep::Sweep;
 
 /// Tickets that are counted: what a node of many callers has open, and a few dozen megabytes.
 pub const MOST_COUNTED: usize = 250_000;

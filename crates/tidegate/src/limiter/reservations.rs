@@ -13,7 +13,7 @@ use tidegate_core::units::Nanos;
 
 use super::tended::Duty;
 use super::{Limiter, View};
-use crate::receipt::{Actual, Kind, Receipt, ReceiptError};
+use crate::receipt::{Actual, Kind, LONGEST_UNIT, MOST_UNITS, Receipt, ReceiptError};
 use crate::resilience::join_all;
 
 /// Settlements that are under way at once when reservations are tended.
@@ -102,7 +102,8 @@ impl<S: Store> Limiter<S> {
     /// most an hour.
     ///
     /// # Errors
-    /// When the store gave no answer or has no room to remember it, or there is no randomness for an id.
+    /// When the store gave no answer or has no room to remember it, or there is no randomness for an id;
+    /// and when it names more than 64 units, or one by more than 255 bytes, which no token can hold.
     pub async fn reserve(
         &self,
         request: Request<'_>,
@@ -200,6 +201,7 @@ impl<S: Store> View<'_, S> {
         request: Request<'_>,
         lasts: Nanos,
     ) -> Result<Reservation, StoreError> {
+        can_be_written(&request)?;
         let mut request = request;
         self.identify(&mut request);
         let lasts = lasts.clamp(Nanos::from_millis(1), Reserve::LONGEST);
@@ -250,6 +252,22 @@ impl<S: Store> View<'_, S> {
         limiter.notice(&Event::Reservation(ReservationStep::Reserved));
         token
     }
+}
+
+/// What cannot be settled must not be charged.
+fn can_be_written(request: &Request<'_>) -> Result<(), StoreError> {
+    let mut units = request.costs.iter().map(|(unit, _)| unit.len());
+    let fault = if request.costs.len() > MOST_UNITS {
+        format!("a reservation names at most {MOST_UNITS} units")
+    } else if units.any(|bytes| bytes > LONGEST_UNIT) {
+        format!("a unit has a name of at most {LONGEST_UNIT} bytes")
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::Refused {
+        command: "reserve",
+        source: fault.into(),
+    })
 }
 
 pub(super) fn no_randomness(error: getrandom::Error) -> StoreError {

@@ -9,9 +9,8 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use tidegate_core::store::{Held, Hold, Source, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
-use tidegate_core::units::Nanos;
-
 use tidegate_core::sweep::Sweep;
+use tidegate_core::units::Nanos;
 
 /// What this node knows of slots.
 pub(super) struct OpenSlots {

@@ -46,12 +46,3 @@ fn mark(charge: &Charge<'_>) -> u64 {
     let counter = charge.counter();
     (counter ^ (counter >> 64)) as u64 ^ u64::from(charge.limit.tag()) ^ charge.limit.capacity()
 }
-
-/// Whether so many units may be held: no more than flow in during one lease.
-pub(super) fn can_be_held(charge: &Charge<'_>) -> bool {
-    let limit = charge.limit.as_ref();
-    let wide = |a: u64, b: u64| u128::from(a) * u128::from(b);
-    limit.lease().is_some_and(|lease| {
-        wide(charge.cost.get(), limit.per().get()) <= wide(limit.count(), lease.get())
-    })
-}

@@ -11,9 +11,9 @@ use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{Charge, Granted, Life, Reading};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::newcomer::{Newcomer, can_be_held};
+use super::newcomer::Newcomer;
 use super::refill::Refill;
-use super::tenant::{Grant, Tenant};
+use super::tenant::{Grant, Tenant, can_be_held};
 use crate::resilience::owned::OwnedCharge;
 
 /// Units taken for one charge, from one grant or several.

@@ -26,6 +26,22 @@ pub(super) fn ahead(charge: &Charge<'_>) -> Nanos {
     Nanos::new(lease.get() / 2)
 }
 
+/// How many units may be held: no more than flow in during one lease.
+fn most_held(limit: &Limit) -> Option<u64> {
+    let flows_in = u128::from(limit.count()) * u128::from(limit.lease()?.get());
+    let most = flows_in / u128::from(limit.per().get().max(1));
+    Some(u64::try_from(most).unwrap_or(u64::MAX))
+}
+
+/// Whether as many units as it costs may be held. Asked for every request, so without a division.
+pub(super) fn can_be_held(charge: &Charge<'_>) -> bool {
+    let limit = charge.limit.as_ref();
+    let wide = |a: u64, b: u64| u128::from(a) * u128::from(b);
+    limit.lease().is_some_and(|lease| {
+        wide(charge.cost.get(), limit.per().get()) <= wide(limit.count(), lease.get())
+    })
+}
+
 /// Units charged in advance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
@@ -90,14 +106,12 @@ impl Tenant {
     /// Moves in, as it was asked for before.
     pub(super) fn new(charge: &Charge<'_>, newcomer: &Newcomer, now: Nanos) -> Option<Self> {
         let limit = charge.limit.as_ref();
-        let (lease, ahead) = (limit.lease()?, ahead(charge));
-        let flows_in = u128::from(limit.count()) * u128::from(lease.get());
-        let most = flows_in / u128::from(limit.per().get().max(1));
+        let (most, ahead) = (most_held(limit)?, ahead(charge));
         Some(Tenant {
             counter: charge.counter(),
             limit: limit.clone(),
             ahead,
-            most: u64::try_from(most).unwrap_or(u64::MAX),
+            most,
             pace: Pace::new(ahead, newcomer),
             used: now,
             grants: SmallVec::new(),

@@ -45,6 +45,7 @@ const UNKNOWN: Nanos = Nanos::from_millis(100);
 /// How long the answer to what was admitted is waited for: no decision waits for it, and what is taken for
 /// lost would be charged once more.
 const TELLING: Nanos = Nanos::from_secs(1);
+
 /// By how many units a limit may be exceeded, as of a moment ago.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Overshoot {
