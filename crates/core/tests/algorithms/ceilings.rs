@@ -147,17 +147,19 @@ fn a_ceiling_changes_no_state_and_no_debt() {
 }
 
 #[test]
-fn a_draw_takes_half_of_what_is_left_below_the_ceiling() {
+fn a_draw_takes_half_of_what_is_left_below_the_ceiling_or_an_eighth_of_what_is_asked() {
     for algorithm in Algorithm::ALL {
         let all = limit(algorithm, 100);
         let now = Nanos::from_secs(1_000_000);
         let mut state = all.fresh(now);
         let at = all.advance(&mut state, now);
         all.spend(&mut state, at, cost(71));
-        let drawn = |units: u64, state: &mut _| all.up_to(units).draw(state, at, cost(100));
-        assert_eq!(drawn(80, &mut state), 5, "{algorithm}");
-        assert_eq!(drawn(60, &mut state), 0, "{algorithm}");
-        assert_eq!(drawn(100, &mut state), 12, "{algorithm}");
+        let mut drawn = |below: u64, asked| all.up_to(below).draw(&mut state, at, cost(asked));
+        assert_eq!(drawn(80, 40), 5, "{algorithm}");
+        assert_eq!(drawn(60, 40), 0, "{algorithm}");
+        assert_eq!(drawn(100, 40), 12, "{algorithm}");
+        assert_eq!(drawn(90, 160), 2, "{algorithm}");
+        assert_eq!(drawn(100, 64), 8, "{algorithm}");
     }
 }
 
