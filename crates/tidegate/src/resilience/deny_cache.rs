@@ -22,8 +22,9 @@ use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
 
-/// The longest a refusal by hearsay is remembered: as long as the word it was decided by.
-const LENIENT: Nanos = Nanos::from_millis(50);
+/// The longest a refusal is remembered where nodes decide ahead: what is held elsewhere may come back at
+/// any moment, and a word by which others are refused is no older than this.
+const AHEAD: Nanos = Nanos::from_millis(50);
 
 /// Longer would be noticed by those who wait.
 pub(super) const LONGEST_HOLD: Nanos = Nanos::from_millis(20);
@@ -135,13 +136,11 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
         }
     }
 
-    /// The longest a refusal is remembered. What other nodes hold of a leased limit may be given back
-    /// within the life of a lease, and a lenient one was refused by a word that is soon replaced.
+    /// The longest a refusal is remembered.
     fn at_most(&self, charge: &Charge<'_>) -> Nanos {
-        match (charge.terms.counting, charge.limit.lease()) {
-            (Counting::Leased, Some(lease)) => self.at_most.min(lease),
-            (Counting::Lenient, _) => self.at_most.min(LENIENT),
-            _ => self.at_most,
+        match charge.terms.counting {
+            Counting::Exact => self.at_most,
+            Counting::Leased | Counting::Lenient => self.at_most.min(AHEAD),
         }
     }
 
