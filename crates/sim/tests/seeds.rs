@@ -1,51 +1,59 @@
 //! The shipped code on the simulator: every seed keeps every promise.
+//!
+//! Replay one with `cargo run -p tidegate-sim --example replay -- KIND SEED`; run more with the `soak`
+//! example.
 
 use tidegate_sim::check::judge;
-use tidegate_sim::scenario::Scenario;
+use tidegate_sim::scenario::{Kind, Scenario};
 use tidegate_sim::{Variant, world};
 
-const SEEDS: u64 = 2_166;
-const SEEDS_IN_PARTS: u64 = 660;
-
-/// What is wrong with the runs of all seeds, or of the one that `variable` names; with an S at its end
-/// it says how many seeds.
-fn failures(variable: &str, seeds: u64, scenario: fn(u64) -> Scenario) -> Vec<String> {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok()?;
-        Some(
-            text.parse::<u64>()
-                .expect("the number of a seed, or of seeds"),
-        )
-    };
-    let most = number(&format!("{variable}S")).unwrap_or(seeds);
-    let seeds = number(variable).map_or(0..most, |seed| seed..seed + 1);
+#[track_caller]
+fn check(kind: Kind, seeds: u64) {
     let failure = |seed| {
-        let scenario = scenario(seed);
+        let scenario = kind.scenario(seed);
         let findings = judge(&scenario, &world::run(&scenario, Variant::Shipped));
         let first = findings.first()?;
-        Some(format!("seed {seed} {scenario:?}\n  {first}"))
+        Some(format!("{} {seed}: {first}", kind.name()))
     };
-    seeds.filter_map(failure).collect()
-}
-
-fn told(failures: &[String]) -> String {
+    let failures: Vec<String> = (0..seeds).filter_map(failure).collect();
     let first: Vec<&str> = failures.iter().take(20).map(String::as_str).collect();
-    format!("{} seeds, the first:\n{}", failures.len(), first.join("\n"))
+    let told = format!("{} seeds, the first:\n{}", failures.len(), first.join("\n"));
+    assert!(failures.is_empty(), "{told}");
 }
 
-/// Replay one with `TIDEGATE_SEED=7 cargo test -p tidegate-sim --test seeds`; run more with
-/// `TIDEGATE_SEEDS=100000`.
 #[test]
 fn every_seed_keeps_every_promise() {
-    let failures = failures("TIDEGATE_SEED", SEEDS, Scenario::of);
-    assert!(failures.is_empty(), "{}", told(&failures));
+    check(Kind::Whole, 2_166);
 }
 
-/// The same of a store with three parts: `TIDEGATE_PARTS_SEED=7`, `TIDEGATE_PARTS_SEEDS=100000`.
 #[test]
 fn every_seed_of_a_store_in_parts_keeps_every_promise() {
-    let failures = failures("TIDEGATE_PARTS_SEED", SEEDS_IN_PARTS, Scenario::in_parts);
-    assert!(failures.is_empty(), "{}", told(&failures));
+    check(Kind::Parts, 660);
+}
+
+#[test]
+fn every_seed_of_leases_keeps_every_promise() {
+    check(Kind::Leased, 40);
+}
+
+#[test]
+fn every_seed_of_local_counts_keeps_every_promise() {
+    check(Kind::Lenient, 40);
+}
+
+#[test]
+fn every_seed_of_a_far_region_keeps_every_promise() {
+    check(Kind::Region, 40);
+}
+
+#[test]
+fn every_seed_of_estimates_keeps_every_promise() {
+    check(Kind::Reserving, 500);
+}
+
+#[test]
+fn every_seed_of_open_requests_keeps_every_promise() {
+    check(Kind::Slots, 500);
 }
 
 /// Without this no failure could be looked into.
@@ -58,5 +66,20 @@ fn a_seed_replays() {
         let runs = [(); 2].map(|()| world::run(&scenario, Variant::Shipped));
         assert_eq!(runs[0].records, runs[1].records, "seed {seed}");
         assert_eq!(runs[0].events, runs[1].events, "seed {seed}");
+    }
+}
+
+/// Their names are drawn too: a run depends on its seed alone.
+#[test]
+fn a_seed_of_estimates_or_open_requests_replays() {
+    for seed in 0..40 {
+        for kind in [Kind::Reserving, Kind::Slots] {
+            let scenario = kind.scenario(seed);
+            let runs = [(); 2].map(|()| world::run(&scenario, Variant::Shipped));
+            assert_eq!(runs[0].calls, runs[1].calls, "seed {seed}");
+            assert_eq!(runs[0].postings, runs[1].postings, "seed {seed}");
+            assert_eq!(runs[0].stays, runs[1].stays, "seed {seed}");
+            assert_eq!(runs[0].passages, runs[1].passages, "seed {seed}");
+        }
     }
 }

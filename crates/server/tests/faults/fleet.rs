@@ -155,6 +155,21 @@ impl Fleet {
     }
 }
 
+/// A node that waits for its store as long as it takes: it is not what breaks. When told to go it goes.
+pub(crate) fn patient(store: &str, rules: &str) -> Server {
+    let flags = [
+        "--store",
+        store,
+        "--store-budget",
+        "30000",
+        "--drain-delay",
+        "0",
+    ];
+    let node = Server::with(rules, &flags);
+    wait_exact(&node);
+    node
+}
+
 /// Waits until a node believes its store.
 pub(crate) fn wait_exact(node: &Server) {
     wait_for("an exact node", || {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate_core::units::Nanos;
 use tidegate_parts::Server as Redis;
 
-use crate::fleet::wait_exact;
+use crate::fleet::{patient, wait_exact};
 use crate::history::{Answer, Source};
 use crate::http::{Client, ask};
 use crate::rates::{Rate, rules};
@@ -63,16 +63,7 @@ impl Seen {
 /// One round: how many were admitted under each rule, how many of them without asking the store, and what
 /// the store knows of.
 fn round(store: &str, text: &str, rates: &[Rate], stays: &Server, subject: &str) -> Vec<[u64; 3]> {
-    let flags = [
-        "--store",
-        store,
-        "--store-budget",
-        "30000",
-        "--drain-delay",
-        "0",
-    ];
-    let leaves = Server::with(text, &flags);
-    wait_exact(&leaves);
+    let leaves = patient(store, text);
     let bodies: Vec<String> = rates
         .iter()
         .map(|rate| ask(subject, &format!("/{}", rate.name)))

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tidegate_core::units::Nanos;
 use tidegate_parts::Server as Redis;
 
-use crate::fleet::wait_exact;
+use crate::fleet::patient;
 use crate::history::{Answer, now};
 use crate::http::Client;
 use crate::scene::at_once;
@@ -20,24 +20,12 @@ const COUNT: u64 = 1_000_000;
 const ESTIMATE: u64 = 100;
 const USED: u64 = 60;
 
-/// The nodes wait for their store as long as it takes: it is not what breaks here.
 fn node(redis: &Redis) -> Server {
     let rules = format!(
         "version: 1\nrules:\n  - {{ name: tokens, by: user, rate: {COUNT}/{}, algorithm: fixed-window }}\n",
         unit()
     );
-    let url = redis.url();
-    let flags = [
-        "--store",
-        &url,
-        "--store-budget",
-        "30000",
-        "--drain-delay",
-        "0",
-    ];
-    let node = Server::with(&rules, &flags);
-    wait_exact(&node);
-    node
+    patient(&redis.url(), &rules)
 }
 
 fn ask(user: &str, expires: Nanos) -> String {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tidegate_core::units::Nanos;
 use tidegate_parts::Server as Redis;
 
-use crate::fleet::wait_exact;
+use crate::fleet::patient;
 use crate::history::now;
 use crate::http::Client;
 use crate::scene::at_once;
@@ -18,21 +18,9 @@ const MOST: usize = 5;
 const TTL: Nanos = Nanos::from_secs(3);
 const HOUR_MS: u64 = 3_600_000;
 
-/// The nodes wait for their store as long as it takes: it is not what breaks here.
 fn node(redis: &Redis, most: usize) -> Server {
     let rules = format!("version: 1\nrules:\n  - {{ name: open, by: user, concurrent: {most} }}\n");
-    let url = redis.url();
-    let flags = [
-        "--store",
-        &url,
-        "--store-budget",
-        "30000",
-        "--drain-delay",
-        "0",
-    ];
-    let node = Server::with(&rules, &flags);
-    wait_exact(&node);
-    node
+    patient(&redis.url(), &rules)
 }
 
 fn ask(user: &str, ttl_ms: u64) -> String {
