@@ -23,6 +23,7 @@ use tracing::{debug, error};
 
 use crate::address::Place;
 use crate::net::fair::Fair;
+use crate::net::linger::Lingering;
 use crate::net::outgoing::Outgoing;
 use crate::net::streams::{Streams, Together};
 use crate::net::watch::{self, Activity, Guards, Keeping};
@@ -97,7 +98,8 @@ where
     let service = service_fn(move |request| answer(Arc::clone(&requests), request));
     let streams = Streams::default();
     let builder = builder(shared.handler.speaks(), streams.clone());
-    let connection = pin!(builder.serve_connection(TokioIo::new(Fair(io)), service));
+    let io = TokioIo::new(Lingering::new(Fair(io)));
+    let connection = pin!(builder.serve_connection(io, service));
     let together = pin!(Together {
         connection,
         streams

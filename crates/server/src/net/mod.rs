@@ -14,6 +14,7 @@
 //! | HTTP/2 streams per connection | [`connection::MOST_STREAMS`] | refused by the protocol |
 //! | streams opened and reset at once, errors made on purpose | [`connection::MOST_RESET`], [`connection::MOST_WRONG`] | the connection ends |
 //! | bytes read of a connection in one turn | 64 KiB | others have theirs first |
+//! | bytes and time after the last response of a connection that is closed | [`linger::MAX_DISCARDED`], [`linger::MAX_LINGER`] | closed, unread bytes or not |
 //! | TLS not agreed on | [`tls::DEADLINE`] | closed |
 //! | age of a gRPC connection | `--grpc-max-age` | asked to close, cut off after its grace |
 
@@ -21,6 +22,7 @@ pub(crate) mod body;
 mod client_names;
 pub(crate) mod connection;
 pub(crate) mod fair;
+pub(crate) mod linger;
 pub(crate) mod listener;
 pub(crate) mod outgoing;
 pub(crate) mod peers;
