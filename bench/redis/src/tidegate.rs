@@ -101,9 +101,7 @@ impl<S: Store> Tidegate<S> {
             role: Role::Enforce,
             terms: &Terms::USUAL,
         };
-        let set = ChargeSet {
-            charges: [charge].into_iter().collect(),
-        };
+        let set = ChargeSet::of([charge]);
         let outcome = self.store.charge(&set).await?;
         match (outcome.admitted, outcome.source) {
             (true, Source::Exact) => Ok(()),

@@ -26,6 +26,8 @@ pub struct Request<'a> {
     pub costs: Vec<(Cow<'a, str>, Cost)>,
     /// For callers that cannot wait: the longest delay they take where a rule names none.
     pub patience: Option<Nanos>,
+    /// The longest the caller waits for the decision. It caps the budget of every rule for its store.
+    pub max_wait: Option<Nanos>,
 }
 
 /// The attribute that says how much a request matters.

@@ -69,13 +69,33 @@ impl Charge<'_> {
 pub struct ChargeSet<'a> {
     /// The limits, rates of one rule side by side.
     pub charges: SmallVec<[Charge<'a>; 4]>,
+    /// The longest the caller waits for the decision. It caps the budgets of the rules.
+    pub max_wait: Option<Nanos>,
 }
 
 impl<'a> ChargeSet<'a> {
+    /// A set of charges whose caller waits for as long as the rules allow.
+    pub fn of(charges: impl IntoIterator<Item = Charge<'a>>) -> Self {
+        ChargeSet {
+            charges: charges.into_iter().collect(),
+            max_wait: None,
+        }
+    }
+
     /// A set of one charge.
     pub fn of_one(charge: Charge<'a>) -> Self {
         ChargeSet {
             charges: smallvec![charge],
+            max_wait: None,
+        }
+    }
+
+    /// Some charges of this decision, for the same caller.
+    #[must_use]
+    pub fn part(&self, charges: impl IntoIterator<Item = Charge<'a>>) -> Self {
+        ChargeSet {
+            max_wait: self.max_wait,
+            ..ChargeSet::of(charges)
         }
     }
 }

@@ -22,16 +22,12 @@ impl<S: Store> Store for Backwards<S> {
         };
         let terms: Vec<Terms> = set.charges.iter().map(turned).collect();
         let charges = set.charges.iter().zip(&terms);
-        let set = ChargeSet {
-            charges: charges
-                .map(|(charge, terms)| Charge {
-                    terms,
-                    rule: charge.rule,
-                    limit: charge.limit.clone(),
-                    ..*charge
-                })
-                .collect(),
-        };
+        let set = ChargeSet::of(charges.map(|(charge, terms)| Charge {
+            terms,
+            rule: charge.rule,
+            limit: charge.limit.clone(),
+            ..*charge
+        }));
         self.store.charge(&set).await
     }
 

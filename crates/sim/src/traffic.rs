@@ -181,9 +181,7 @@ impl World {
             role: view.role,
             terms: &Terms::USUAL,
         });
-        let set = ChargeSet {
-            charges: charges.collect(),
-        };
+        let set = ChargeSet::of(charges);
         if record.source == Source::DenyCache {
             let admits = |charge: &Charge<'_>| self.would_admit(charge);
             if set.charges.iter().all(admits) {
@@ -202,9 +200,7 @@ impl World {
     fn would_admit(&self, charge: &Charge<'_>) -> bool {
         let line = self.cluster.line_of(charge.subject);
         let now = self.time(line);
-        let set = ChargeSet {
-            charges: [charge.clone()].into_iter().collect(),
-        };
+        let set = ChargeSet::of([charge.clone()]);
         let model = self.cluster.model(line);
         let peeked = model.lock().counters.decide(&set, Intent::Peek, now);
         peeked.admitted

@@ -67,9 +67,7 @@ impl Denying {
             role: Role::Enforce,
             terms: &self.terms,
         };
-        ChargeSet {
-            charges: [charge].into_iter().collect(),
-        }
+        ChargeSet::of([charge])
     }
 
     /// `admitted source` of one charge.

@@ -75,9 +75,7 @@ impl Bench {
             role: Role::Enforce,
             terms: &self.terms,
         };
-        ChargeSet {
-            charges: [charge].into_iter().collect(),
-        }
+        ChargeSet::of([charge])
     }
 
     fn charge(&self, cost: u64) -> Outcome {

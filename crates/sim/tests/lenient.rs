@@ -79,9 +79,7 @@ impl Rig {
             terms: &Terms::USUAL,
             ..self.one(cost)
         };
-        ChargeSet {
-            charges: [beside, self.one(cost)].into_iter().collect(),
-        }
+        ChargeSet::of([beside, self.one(cost)])
     }
 
     fn ask(&self, node: usize, cost: u64) -> Outcome {

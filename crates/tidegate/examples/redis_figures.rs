@@ -151,9 +151,7 @@ fn request(case: &Case, subject: u128) -> ChargeSet<'_> {
         role: Role::Enforce,
         terms: &Terms::USUAL,
     });
-    ChargeSet {
-        charges: charges.collect(),
-    }
+    ChargeSet::of(charges)
 }
 
 async fn charge_all(store: &RedisStore, case: &Case, subjects: impl Iterator<Item = u128>) {

@@ -190,9 +190,7 @@ impl Receipt {
             id: self.id,
             charged: self.charged,
             until: self.until,
-            set: ChargeSet {
-                charges: charges.collect(),
-            },
+            set: ChargeSet::of(charges),
         }
     }
 

@@ -70,9 +70,7 @@ fn charge<'a>(rule: &'a RuleName, limit: &'a Limit, who: u64) -> Charge<'a> {
 }
 
 fn set<'a>(charge: Charge<'a>) -> ChargeSet<'a> {
-    ChargeSet {
-        charges: [charge].into_iter().collect(),
-    }
+    ChargeSet::of([charge])
 }
 
 /// A subject of another rule that finds its table full.
@@ -126,11 +124,7 @@ fn sets_share_counters_like_single_charges() {
     let (one, other) = (RuleName::new("one"), RuleName::new("other"));
     let limit = limit(Algorithm::FixedWindow, 5, HOUR);
     let who = newcomer(&full, &one, &limit);
-    let both = ChargeSet {
-        charges: [charge(&one, &limit, who), charge(&other, &limit, who)]
-            .into_iter()
-            .collect(),
-    };
+    let both = ChargeSet::of([charge(&one, &limit, who), charge(&other, &limit, who)]);
     let outcomes: Vec<_> = (0..8).map(|_| full.store.charge_now(&both)).collect();
     assert!(
         outcomes
@@ -253,9 +247,7 @@ fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter
                 role: Role::Enforce,
                 terms: &Terms::USUAL,
             });
-            ChargeSet {
-                charges: charges.collect(),
-            }
+            ChargeSet::of(charges)
         };
         // Subjects of that part none of whose counters finds room.
         let without_room = |subject: &Fingerprint| {

@@ -53,9 +53,7 @@ impl Memory {
 }
 
 fn set<'a>(charges: impl IntoIterator<Item = Charge<'a>>) -> ChargeSet<'a> {
-    ChargeSet {
-        charges: charges.into_iter().collect(),
-    }
+    ChargeSet::of(charges)
 }
 
 fn limit(algorithm: Algorithm, count: u64) -> Limit {

@@ -298,9 +298,7 @@ fn run(seed: u64, steps: u64) {
         let other = drawn[0][2];
         drawn.iter_mut().for_each(|draw| draw[2] = other);
         let past = now.since(Nanos::from_millis(world.random.below(3_000)));
-        let set = ChargeSet {
-            charges: drawn.iter().map(|draw| world.charge(*draw)).collect(),
-        };
+        let set = ChargeSet::of(drawn.iter().map(|draw| world.charge(*draw)));
         let first = &set.charges[0];
         match verb {
             0 | 1 => {

@@ -58,9 +58,7 @@ fn eight_threads_at_a_limit_of_100_admit_exactly_100() {
     for algorithm in Algorithm::ALL {
         let (store, limit) = (store(), limit(algorithm, 100));
         let admitted = together(|_| {
-            let set = ChargeSet {
-                charges: [charge(&rule, &limit, 7)].into_iter().collect(),
-            };
+            let set = ChargeSet::of([charge(&rule, &limit, 7)]);
             (0..60).filter(|_| store.charge_now(&set).admitted).count()
         });
         assert_eq!(admitted.iter().sum::<usize>(), 100, "{algorithm}");
@@ -72,9 +70,7 @@ fn each_ticket_of_a_fixed_window_is_drawn_once() {
     let rule = RuleName::new("tickets");
     let (store, limit) = (store(), limit(Algorithm::FixedWindow, 100));
     let mut tickets = together(|_| {
-        let set = ChargeSet {
-            charges: [charge(&rule, &limit, 7)].into_iter().collect(),
-        };
+        let set = ChargeSet::of([charge(&rule, &limit, 7)]);
         let outcomes = (0..60).map(|_| store.charge_now(&set));
         let admitted = outcomes.filter(|outcome| outcome.admitted);
         admitted
@@ -97,18 +93,11 @@ fn sets_in_any_order_neither_block_each_other_nor_lose_a_charge() {
             let first = (number + round) % 7;
             let step = 1 + (number * 3 + round) % 6;
             let subjects = [0, 1, 2].map(|i| ((first + i * step) % 7) as u128);
-            let set = ChargeSet {
-                charges: subjects
-                    .map(|s| charge(&rule, &limit, s))
-                    .into_iter()
-                    .collect(),
-            };
+            let set = ChargeSet::of(subjects.map(|s| charge(&rule, &limit, s)));
             assert!(store.charge_now(&set).admitted);
         }
     });
-    let all = ChargeSet {
-        charges: (0..7).map(|s| charge(&rule, &limit, s)).collect(),
-    };
+    let all = ChargeSet::of((0..7).map(|s| charge(&rule, &limit, s)));
     let readings = store.peek_now(&all).readings;
     let spent: u64 = readings
         .iter()

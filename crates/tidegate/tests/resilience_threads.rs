@@ -166,9 +166,7 @@ fn a_store_that_comes_and_goes_fails_no_decision_and_admits_no_more_than_told() 
                         role: Role::Enforce,
                         terms: &Terms::USUAL,
                     };
-                    let set = ChargeSet {
-                        charges: [charge].into_iter().collect(),
-                    };
+                    let set = ChargeSet::of([charge]);
                     let outcome = store.charge(&set).await.expect("no decision fails");
                     admitted.fetch_add(u64::from(outcome.admitted), Ordering::AcqRel);
                 }

@@ -86,6 +86,7 @@ pub fn charges<'r>(
         patience: request.patience,
         ..Plan::default()
     };
+    plan.set.max_wait = request.max_wait;
     for position in rules.applying(request) {
         let rule = &rules.rules()[position as usize];
         let Some(cost) = cost_for(rule, request) else {

@@ -143,9 +143,7 @@ impl Settle<'_> {
             charge.cost = by(self.correction(at, *kept))?;
             Some(charge)
         });
-        ChargeSet {
-            charges: charges.collect(),
-        }
+        ChargeSet::of(charges)
     }
 
     /// What is given back.

@@ -1,7 +1,6 @@
 //! Units drawn in advance and units given back, as they go over the way between a node and its store,
 //! with every mistake that can be made of it there.
 
-use smallvec::smallvec;
 use tidegate_core::store::{Charge, ChargeSet, Granted, Refund, Refunded};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -89,12 +88,10 @@ impl Link {
             id: u128::from(self.sim.draw(crate::Rng::any)),
             charged,
             until: now.plus(Nanos::from_secs(10)),
-            set: ChargeSet {
-                charges: smallvec![Charge {
-                    cost: units,
-                    ..charge.clone()
-                }],
-            },
+            set: ChargeSet::of([Charge {
+                cost: units,
+                ..charge.clone()
+            }]),
         };
         model.counters.refund(&refund, now);
         let deed = Deed::Returned(units.get(), charged);

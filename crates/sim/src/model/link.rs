@@ -335,9 +335,7 @@ impl Store for Link {
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let more = ChargeSet {
-            charges: set.charges.iter().map(|c| self.with_the_seed(c)).collect(),
-        };
+        let more = ChargeSet::of(set.charges.iter().map(|c| self.with_the_seed(c)));
         let sent = self.sim.now();
         let mut outcome = self
             .trip_for(subjects(set), |model, now| match self.variant {
@@ -389,9 +387,7 @@ impl Store for Link {
                             cost,
                             ..seed.charge.clone()
                         };
-                        let set = ChargeSet {
-                            charges: [charge].into_iter().collect(),
-                        };
+                        let set = ChargeSet::of([charge]);
                         model.counters.decide(&set, Intent::Force, now);
                     }
                 }
@@ -426,9 +422,7 @@ impl Store for Link {
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
         self.trip_for(subjects(set), |model, now| {
             let each = set.charges.iter().map(|charge| {
-                let one = ChargeSet {
-                    charges: [charge.clone()].into_iter().collect(),
-                };
+                let one = ChargeSet::of([charge.clone()]);
                 let peeked = model.counters.decide(&one, Intent::Peek, now);
                 let figures = peeked.readings.first()?.figures;
                 (figures.reset_after > Nanos::ZERO).then(|| Inspection {

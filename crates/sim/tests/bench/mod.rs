@@ -154,9 +154,7 @@ impl Bench {
             role: own.role,
             terms: &own.terms,
         };
-        ChargeSet {
-            charges: limits.iter().map(charge).collect(),
-        }
+        ChargeSet::of(limits.iter().map(charge))
     }
 
     pub(crate) fn charge(&self, set: &ChargeSet<'_>) -> Outcome {

@@ -46,17 +46,21 @@ impl<S: Store> View<'_, S> {
         Ok(judged)
     }
 
-    /// The inquiry with the answers to all its questions.
+    /// The inquiry with the answers to all its questions. They share the time that the caller waits.
     async fn asked<'r>(&self, mut inquiry: Inquiry<'r>) -> Result<Inquiry<'r>, StoreError> {
-        let store = &self.limiter.store;
+        let (store, clock) = (&self.limiter.store, &self.limiter.clock);
+        let deadline = inquiry.max_wait().map(|wait| clock.now().plus(wait));
+        let wait_left = || deadline.map(|deadline| deadline.since(clock.now()));
         let given_back: Vec<ChargeSet<'r>> = inquiry.given_back().cloned().collect();
         for (at, set) in given_back.into_iter().enumerate() {
-            let (before, after) = self.give_back(set).await?;
+            let (before, after) = self.give_back(set, &wait_left).await?;
             inquiry.gave_back(at, &before, &after);
         }
+        inquiry.set_max_wait(wait_left());
         if let Ask::Peek(set) = inquiry.first() {
             let outcome = store.peek(&set).await?;
             inquiry.heard_first(&outcome);
+            inquiry.set_max_wait(wait_left());
         }
         let outcome = match inquiry.second() {
             Ask::Nothing => None,
@@ -65,6 +69,7 @@ impl<S: Store> View<'_, S> {
         };
         if let Some(outcome) = outcome {
             inquiry.heard_second(&outcome);
+            inquiry.set_max_wait(wait_left());
         }
         if let Some(set) = inquiry.third() {
             let outcome = store.force(&set).await?;
@@ -74,16 +79,23 @@ impl<S: Store> View<'_, S> {
     }
 
     /// Gives back what is in `set`, in the window of this moment; how it stood before and stands after.
-    async fn give_back(&self, set: ChargeSet<'_>) -> Result<(Outcome, Outcome), StoreError> {
+    async fn give_back(
+        &self,
+        mut set: ChargeSet<'_>,
+        wait_left: impl Fn() -> Option<Nanos>,
+    ) -> Result<(Outcome, Outcome), StoreError> {
         let store = &self.limiter.store;
+        set.max_wait = wait_left();
         let before = store.peek(&set).await?;
-        let refund = Refund {
+        set.max_wait = wait_left();
+        let mut refund = Refund {
             id: (self.limiter.draw_id)().map_err(no_randomness)?,
             charged: before.at,
             until: before.at.plus(REMEMBERED),
             set,
         };
         store.refund(&refund).await?;
+        refund.set.max_wait = wait_left();
         let after = store.peek(&refund.set).await?;
         Ok((before, after))
     }

@@ -23,6 +23,12 @@ pub(super) fn budget_of(sets: &[&ChargeSet<'_>], usual: Nanos) -> Nanos {
     }
 }
 
+/// The longest that the callers of `sets` wait. A batch waits no longer than its most hurried caller.
+pub(super) fn max_wait_of(sets: &[&ChargeSet<'_>]) -> Nanos {
+    let waits = sets.iter().filter_map(|set| set.max_wait);
+    waits.min().unwrap_or(Nanos::MAX)
+}
+
 /// The answer of `call` if it comes before `budget` has passed. If not, `call` is as it was and may
 /// be waited for elsewhere.
 pub(super) async fn within<R: Runtime, F: Future + ?Sized>(

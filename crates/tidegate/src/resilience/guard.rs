@@ -18,7 +18,7 @@ use tidegate_core::units::Nanos;
 
 use super::breaker::{Breaker, Change};
 use super::bulkhead::{Bulkhead, Permit};
-use super::deadline::{budget_of, within};
+use super::deadline::{budget_of, max_wait_of, within};
 use super::event::{Event, Watcher};
 use super::owned::OwnedSet;
 use super::settings::Settings;
@@ -223,6 +223,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
 
     /// What a charge would answer, as long as it is not `until` yet.
     pub(super) async fn peek_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let until = self.until(until, &[set]);
         let peeking = self.store()?.peek(set);
         self.call_by(until, self.budget, peeking).await
     }
@@ -262,6 +263,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         budget_of(sets, self.budget)
     }
 
+    /// When the decision on `sets` must have been made: `until`, or sooner if a caller gives up sooner.
+    /// A store that is given less time than its budget by a caller is not to blame for it.
+    fn until(&self, until: Nanos, sets: &[&ChargeSet<'_>]) -> Nanos {
+        let max_wait = max_wait_of(sets);
+        if max_wait == Nanos::MAX {
+            return until;
+        }
+        until.min(self.runtime.now().plus(max_wait))
+    }
+
     /// Charges sets that will be waited for even if nobody does any more.
     fn charging(&self, sets: &[&ChargeSet<'_>], manner: Manner) -> Answer<Charging> {
         let store = Arc::clone(self.store()?);
@@ -290,7 +301,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     ) -> Answer<Vec<Answer<Outcome>>> {
         let _permit = self.enter()?;
         let (budget, life) = (self.budget_of(sets), self.life());
-        let remains = self.remains(until, budget)?;
+        let remains = self.remains(self.until(until, sets), budget)?;
         let mut charging = self.charging(sets, manner)?;
         match within(&self.runtime, remains, charging.as_mut()).await {
             Some((_, answers)) => {
@@ -400,8 +411,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
         let budget = self.budget_of(&[&refund.set]).max(self.budget);
+        let until = self.until(Nanos::MAX, &[&refund.set]);
         let refunding = self.store()?.refund(refund);
-        self.call_by(Nanos::MAX, budget, refunding).await
+        self.call_by(until, budget, refunding).await
     }
 
     /// No decision waits for it, and what is taken for lost stays charged: it has the time that debts
@@ -413,8 +425,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
 
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let budget = self.budget_of(&[set]).max(self.budget);
+        let until = self.until(Nanos::MAX, &[set]);
         let forcing = self.store()?.force(set);
-        self.call_by(Nanos::MAX, budget, forcing).await
+        self.call_by(until, budget, forcing).await
     }
 
     async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {

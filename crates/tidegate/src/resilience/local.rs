@@ -96,9 +96,7 @@ impl Local {
             .map(|charge| self.cut(charge, division(charge.counter()), mirror, now))
             .collect();
         let possible = set.admits(|i| matches!(cuts[i], Cut::Share(_)));
-        let shares = ChargeSet {
-            charges: cuts.iter().filter_map(Cut::share).cloned().collect(),
-        };
+        let shares = ChargeSet::of(cuts.iter().filter_map(Cut::share).cloned());
         let outcome = match intent {
             Intent::Force => self.memory.force_at(&shares, now),
             Intent::Charge if possible => self.memory.charge_at(&shares, now),
@@ -164,9 +162,7 @@ impl Local {
         let shares = refund.set.charges.iter();
         let shares = shares.filter_map(|charge| Some(under(charge, share(charge)?)));
         let local = Refund {
-            set: ChargeSet {
-                charges: shares.collect(),
-            },
+            set: ChargeSet::of(shares),
             ..refund.clone()
         };
         let done = self.memory.refund_at(&local, now);
@@ -187,9 +183,7 @@ impl Local {
     ) -> Vec<Option<Inspection>> {
         let each = set.charges.iter().map(|charge| {
             let share = share_of(charge, division(charge.counter()))?;
-            let set = ChargeSet {
-                charges: [under(charge, share)].into_iter().collect(),
-            };
+            let set = ChargeSet::of([under(charge, share)]);
             self.memory.inspect_at(&set, now).pop().flatten()
         });
         each.collect()

@@ -80,8 +80,6 @@ impl OwnedSet {
     }
 
     pub(super) fn set(&self) -> ChargeSet<'_> {
-        ChargeSet {
-            charges: self.0.iter().map(OwnedCharge::charge).collect(),
-        }
+        ChargeSet::of(self.0.iter().map(OwnedCharge::charge))
     }
 }

@@ -21,9 +21,7 @@ impl<'a> Split<'a> {
         let here: SmallVec<[bool; 4]> = set.charges.iter().map(here).collect();
         let rest = set.charges.iter().zip(&here).filter(|(_, here)| !**here);
         Split {
-            rest: ChargeSet {
-                charges: rest.map(|(charge, _)| charge.clone()).collect(),
-            },
+            rest: set.part(rest.map(|(charge, _)| charge.clone())),
             here,
         }
     }
@@ -106,9 +104,7 @@ mod tests {
                 _ => &Terms::USUAL,
             },
         });
-        let set = ChargeSet {
-            charges: charges.collect(),
-        };
+        let set = ChargeSet::of(charges);
         let split = Split::of(&set, |charge| charge.terms.counting == Counting::Leased);
         let rest = split.rest().map_or(Vec::new(), |rest| {
             let numbers = rest.charges.iter().map(|c| c.subject.bits() as usize);

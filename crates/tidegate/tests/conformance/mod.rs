@@ -132,9 +132,7 @@ impl Counter {
 }
 
 pub fn set<'a>(charges: impl IntoIterator<Item = Charge<'a>>) -> ChargeSet<'a> {
-    ChargeSet {
-        charges: charges.into_iter().collect(),
-    }
+    ChargeSet::of(charges)
 }
 
 async fn charge<'a>(rig: &impl Rig, charges: impl IntoIterator<Item = Charge<'a>>) -> Outcome {

@@ -59,9 +59,7 @@ fn charge<'a>(subject: u128, rule: &'a RuleName, rate: u8, limit: &'a Limit) -> 
 }
 
 fn set<'a>(charges: impl IntoIterator<Item = Charge<'a>>) -> ChargeSet<'a> {
-    ChargeSet {
-        charges: charges.into_iter().collect(),
-    }
+    ChargeSet::of(charges)
 }
 
 /// Runs a test on a runtime of its own.

@@ -167,6 +167,16 @@ impl<'r> Inquiry<'r> {
         self.plan.listed
     }
 
+    /// The longest the caller waits for the decision.
+    pub fn max_wait(&self) -> Option<Nanos> {
+        self.plan.set.max_wait
+    }
+
+    /// Sets how long the caller still waits, for the questions that follow.
+    pub fn set_max_wait(&mut self, max_wait: Option<Nanos>) {
+        self.plan.set.max_wait = max_wait;
+    }
+
     /// A hash of who asks.
     pub fn client(&self) -> u64 {
         self.plan.client
@@ -184,9 +194,7 @@ impl<'r> Inquiry<'r> {
             Hits::GivenBack(cost) => {
                 let charge = self.charge(rules, limited, cost);
                 self.given_back.push(Refunding {
-                    set: ChargeSet {
-                        charges: [charge].into_iter().collect(),
-                    },
+                    set: self.plan.set.part([charge]),
                     before: 0,
                     figures: NO_FIGURES,
                 });

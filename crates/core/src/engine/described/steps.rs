@@ -139,8 +139,8 @@ impl<'r> Inquiry<'r> {
             return Some(Cow::Borrowed(&self.plan.set));
         }
         let chosen = (0..self.entries.len()).filter(wanted);
-        let charges = chosen.map(|at| self.plan.set.charges[at].clone()).collect();
-        Some(Cow::Owned(ChargeSet { charges }))
+        let charges = chosen.map(|at| self.plan.set.charges[at].clone());
+        Some(Cow::Owned(self.plan.set.part(charges)))
     }
 
     fn take(&mut self, outcome: &Outcome, choose: impl Fn(&Entry, usize) -> bool, charged: bool) {

@@ -76,6 +76,7 @@ pub(super) const BLANK: Request<'_> = Request {
     cost: None,
     costs: Vec::new(),
     patience: None,
+    max_wait: None,
 };
 
 /// What a body holds.

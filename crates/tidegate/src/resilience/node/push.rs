@@ -117,9 +117,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         if due.is_empty() {
             return true; // time has settled it
         }
-        let set = ChargeSet {
-            charges: due.iter().map(|due| due.charge.owing(due.cost)).collect(),
-        };
+        let set = ChargeSet::of(due.iter().map(|due| due.charge.owing(due.cost)));
         let sent = self.runtime.now();
         let answer = self.guard.charge_debt(&set).await;
         let charged = answer.is_ok_and(|outcome| self.believes(&set, &outcome, sent));

@@ -108,9 +108,7 @@ fn grouped<'a>(set: &ChargeSet<'a>, places: &Places, order: Vec<usize>) -> Vec<G
             }
             _ => groups.push(Group {
                 place: places[i],
-                set: ChargeSet {
-                    charges: [charge].into_iter().collect(),
-                },
+                set: set.part([charge]),
                 of: [i].into_iter().collect(),
             }),
         }
@@ -145,21 +143,15 @@ mod tests {
         let spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(1));
         let limit = Limit::compile(&spec, Precision::Memory).unwrap();
         let terms: Vec<Terms> = words.iter().map(|word| terms(word[0])).collect();
-        let set = ChargeSet {
-            charges: words
-                .iter()
-                .zip(&terms)
-                .map(|(word, terms)| Charge {
-                    subject: Fingerprint::new(u128::from(word[2])),
-                    rule: &rule,
-                    rate: 0,
-                    limit: Cow::Borrowed(&limit),
-                    cost: Cost::ONE,
-                    role: role(word[1]),
-                    terms,
-                })
-                .collect(),
-        };
+        let set = ChargeSet::of(words.iter().zip(&terms).map(|(word, terms)| Charge {
+            subject: Fingerprint::new(u128::from(word[2])),
+            rule: &rule,
+            rate: 0,
+            limit: Cow::Borrowed(&limit),
+            cost: Cost::ONE,
+            role: role(word[1]),
+            terms,
+        }));
         let places: Places = words.iter().map(|word| word[2] as usize).collect();
         let steps = Steps::of(&set, &places);
         let told = |groups: &[Group<'_>]| {

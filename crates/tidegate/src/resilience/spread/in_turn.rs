@@ -10,7 +10,7 @@ use tidegate_core::units::Nanos;
 use super::groups::{Group, Places, Steps, by_place};
 use super::tally::Tally;
 use super::{Inner, Place};
-use crate::resilience::deadline::budget_of;
+use crate::resilience::deadline::{budget_of, max_wait_of};
 use crate::resilience::join::join_all;
 use crate::resilience::undo::Manner;
 use crate::runtime::Runtime;
@@ -81,7 +81,7 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
 
     /// How long a decision may take.
     pub(super) fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
-        budget_of(&[set], self.settings.budget)
+        budget_of(&[set], self.settings.budget).min(max_wait_of(&[set]))
     }
 }
 

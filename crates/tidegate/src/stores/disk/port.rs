@@ -187,9 +187,7 @@ impl<C: Clock + 'static> DiskStore<C> {
         if set.charges.iter().any(refuses) {
             let charged = set.charges.iter().zip(&outcome.readings);
             let charged = charged.filter(|(_, reading)| reading.verdict.allows());
-            let charges = ChargeSet {
-                charges: charged.map(|(charge, _)| charge.clone()).collect(),
-            };
+            let charges = ChargeSet::of(charged.map(|(charge, _)| charge.clone()));
             let now = self.memory.clock().now();
             self.memory.take_back_at(&charges, outcome.at, now);
             outcome.admitted = false;

@@ -204,19 +204,15 @@ impl Console {
         let limit = Limit::compile(&spec, Precision::Script);
         let limit = limit.map_err(|error| refused(scripts::CHARGE, error))?;
         let rule = RuleName::new("doctor");
-        let set = ChargeSet {
-            charges: [Charge {
-                subject: Fingerprint::new(0),
-                rule: &rule,
-                rate: 0,
-                limit: std::borrow::Cow::Borrowed(&limit),
-                cost: Cost::ONE,
-                role: Role::Enforce,
-                terms: &Terms::USUAL,
-            }]
-            .into_iter()
-            .collect(),
-        };
+        let set = ChargeSet::of([Charge {
+            subject: Fingerprint::new(0),
+            rule: &rule,
+            rate: 0,
+            limit: std::borrow::Cow::Borrowed(&limit),
+            cost: Cost::ONE,
+            role: Role::Enforce,
+            terms: &Terms::USUAL,
+        }]);
         let first = self.charge(&set, key).await?;
         let second = self.charge(&set, key).await?;
         Ok(first && !second)

@@ -99,9 +99,7 @@ impl Desk {
             role: Role::Enforce,
             terms,
         };
-        ChargeSet {
-            charges: [charge].into_iter().collect(),
-        }
+        ChargeSet::of([charge])
     }
 
     async fn charge(&self, store: &DiskStore<ManualClock>, subject: u128, cost: u64) -> Outcome {

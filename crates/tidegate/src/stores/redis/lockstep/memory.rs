@@ -47,9 +47,7 @@ fn run(kind: Kind, seed: u64) {
                     terms: &Terms::USUAL,
                 });
             }
-            let set = ChargeSet {
-                charges: charges.into_iter().collect(),
-            };
+            let set = ChargeSet::of(charges);
             let at = Nanos::new(now * 1_000);
             let plan = Plan::new(&set.charges, Spending::Charge, at).expect("a plan");
             let shared = &mut records[..plan.keys.len()];

@@ -158,7 +158,7 @@ impl Run {
                 terms: &Terms::USUAL,
             })
             .collect();
-        let set = ChargeSet { charges };
+        let set = ChargeSet::of(charges);
         let now = Nanos::new(subject.now * 1_000);
         let spending = match verb {
             18 => Spending::Force,

@@ -1,0 +1,127 @@
+//! The longest that a caller waits caps the wait for the store, whatever the rules allow.
+
+#[allow(dead_code, reason = "shared with other tests")]
+mod bench;
+
+use bench::{Bench, MS, Own};
+use tidegate::resilience::Event;
+use tidegate_core::store::{ChargeSet, Outcome, Role, Source, Store, Terms};
+use tidegate_core::units::Nanos;
+use tidegate_sim::model::Weather;
+
+/// A store that takes this long for each way.
+fn slow(millis: u64) -> Weather {
+    Weather {
+        fastest: MS(millis),
+        ..Weather::FAIR
+    }
+}
+
+fn patient(bench: &Bench, part: usize) -> Own {
+    let terms = Terms {
+        budget: Some(MS(50)),
+        ..Terms::USUAL
+    };
+    bench.with(part, 10, Role::Enforce, terms)
+}
+
+/// Charges `set` for a caller who waits `max_wait`; the outcome and the time it took.
+fn charged(bench: &Bench, set: ChargeSet<'_>, max_wait: Option<Nanos>) -> (Outcome, Nanos) {
+    let set = ChargeSet { max_wait, ..set };
+    let before = bench.sim.now();
+    let outcome = bench.charge(&set);
+    (outcome, bench.sim.now().since(before))
+}
+
+/// Lets everything that is pending arrive, on a store that is quick meanwhile: a slow one fails its pings.
+fn recover(bench: &Bench, parts: &[usize], then: Weather) {
+    for part in parts {
+        bench.weather(*part, Weather::FAIR);
+    }
+    bench.pass(Nanos::from_secs(1));
+    for part in parts {
+        bench.weather(*part, then);
+    }
+}
+
+#[test]
+fn a_caller_in_a_hurry_gets_a_decision_in_time() {
+    let bench = Bench::new();
+    let own = patient(&bench, 0);
+    bench.weather(0, slow(10));
+    let (outcome, took) = charged(&bench, bench.set(&[(&own, 1)]), Some(MS(7)));
+    assert_ne!(outcome.source, Source::Exact);
+    assert_eq!(took, MS(7));
+    recover(&bench, &[0], slow(10));
+    let (outcome, took) = charged(&bench, bench.set(&[(&own, 1)]), Some(MS(30)));
+    assert_eq!(outcome.source, Source::Exact);
+    assert!(took >= MS(20), "{took}");
+}
+
+#[test]
+fn a_caller_with_time_waits_no_longer_than_the_rule_allows() {
+    let bench = Bench::new();
+    let own = patient(&bench, 0);
+    bench.weather(0, slow(40));
+    for max_wait in [Some(Nanos::from_secs(9)), None] {
+        let (outcome, took) = charged(&bench, bench.set(&[(&own, 1)]), max_wait);
+        assert_ne!(outcome.source, Source::Exact);
+        assert_eq!(took, MS(50));
+        recover(&bench, &[0], slow(40));
+    }
+}
+
+/// The time is that of the whole decision, also where limits are in several shards.
+#[test]
+fn the_shards_of_one_decision_share_the_time() {
+    let bench = Bench::new();
+    let (first, second) = (patient(&bench, 0), patient(&bench, 1));
+    for part in [0, 1] {
+        bench.weather(part, slow(4));
+    }
+    let both = || bench.set(&[(&first, 1), (&second, 1)]);
+    let (outcome, took) = charged(&bench, both(), Some(MS(12)));
+    assert_ne!(outcome.source, Source::Exact);
+    assert_eq!(took, MS(12));
+    recover(&bench, &[0, 1], slow(4));
+    let (outcome, _) = charged(&bench, both(), Some(MS(40)));
+    assert_eq!(outcome.source, Source::Exact);
+}
+
+#[test]
+fn peeks_are_in_time_too() {
+    let bench = Bench::new();
+    let own = patient(&bench, 0);
+    bench.weather(0, slow(2));
+    let mut set = bench.set(&[(&own, 1)]);
+    set.max_wait = Some(MS(3));
+    let before = bench.sim.now();
+    let outcome = bench.sim.block_on(bench.store.peek(&set)).unwrap();
+    assert_eq!(outcome.source, Source::Fallback);
+    assert_eq!(bench.sim.now().since(before), MS(3));
+}
+
+/// Callers choose their deadlines. Short ones must not take the store from everybody else.
+#[test]
+fn callers_in_a_hurry_do_not_open_the_breaker() {
+    let bench = Bench::new();
+    let own = patient(&bench, 0);
+    bench.weather(0, slow(2));
+    for _ in 0..100 {
+        charged(&bench, bench.set(&[(&own, 1)]), Some(MS(1)));
+        bench.pass(MS(20));
+    }
+    assert!(!bench.events_of(0).contains(&Event::BreakerOpened));
+    let (outcome, _) = charged(&bench, bench.set(&[(&own, 1)]), None);
+    assert_eq!(outcome.source, Source::Exact);
+}
+
+/// A deadline that has passed already still gets a decision.
+#[test]
+fn no_time_at_all_is_decided_at_once() {
+    let bench = Bench::new();
+    let own = patient(&bench, 0);
+    let (outcome, took) = charged(&bench, bench.set(&[(&own, 1)]), Some(Nanos::ZERO));
+    assert_ne!(outcome.source, Source::Exact);
+    assert_eq!(took, Nanos::ZERO);
+}
