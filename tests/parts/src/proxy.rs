@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -43,6 +44,8 @@ pub struct Proxy {
     fault: watch::Sender<Fault>,
     target: Arc<Mutex<SocketAddr>>,
     accepted: Arc<AtomicU64>,
+    /// How often open connections were dropped without a sign.
+    dropped: watch::Sender<u64>,
     serving: JoinHandle<()>,
 }
 
@@ -57,10 +60,12 @@ impl Proxy {
         let (fault, seen) = watch::channel(Fault::None);
         let target = Arc::new(Mutex::new(target));
         let accepted = Arc::new(AtomicU64::new(0));
+        let (dropped, drops) = watch::channel(0);
         let serving = tokio::spawn(serve(
             listener,
             Arc::clone(&target),
             seen,
+            drops,
             Arc::clone(&accepted),
         ));
         Ok(Proxy {
@@ -68,6 +73,7 @@ impl Proxy {
             fault,
             target,
             accepted,
+            dropped,
             serving,
         })
     }
@@ -80,6 +86,12 @@ impl Proxy {
     /// From now on, for connections that are open too.
     pub fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
+    }
+
+    /// Connections that are open now pass nothing any more and are not closed, as behind a firewall that
+    /// has forgotten them. New connections work.
+    pub fn drop_silently(&self) {
+        self.dropped.send_modify(|times| *times += 1);
     }
 
     /// New connections go there.
@@ -104,16 +116,23 @@ async fn serve(
     listener: TcpListener,
     target: Arc<Mutex<SocketAddr>>,
     fault: watch::Receiver<Fault>,
+    mut drops: watch::Receiver<u64>,
     accepted: Arc<AtomicU64>,
 ) {
     while let Ok((client, _)) = listener.accept().await {
         accepted.fetch_add(1, Ordering::Relaxed);
         let target = *target.lock();
-        tokio::spawn(connection(client, target, fault.clone()));
+        drops.mark_unchanged();
+        tokio::spawn(connection(client, target, fault.clone(), drops.clone()));
     }
 }
 
-async fn connection(client: TcpStream, target: SocketAddr, fault: watch::Receiver<Fault>) {
+async fn connection(
+    client: TcpStream,
+    target: SocketAddr,
+    fault: watch::Receiver<Fault>,
+    mut drops: watch::Receiver<u64>,
+) {
     if *fault.borrow() == Fault::Closed {
         return;
     }
@@ -124,10 +143,20 @@ async fn connection(client: TcpStream, target: SocketAddr, fault: watch::Receive
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let mut closed = fault.clone();
-    tokio::select! {
-        () = requests(from_client, to_server, fault.clone()) => {}
-        () = replies(from_server, to_client, fault) => {}
-        _ = closed.wait_for(|fault| *fault == Fault::Closed) => {}
+    let mut passing = pin!(async {
+        tokio::select! {
+            () = requests(from_client, to_server, fault.clone()) => {}
+            () = replies(from_server, to_client, fault) => {}
+        }
+    });
+    let dropped = tokio::select! {
+        () = &mut passing => false,
+        _ = closed.wait_for(|fault| *fault == Fault::Closed) => false,
+        Ok(()) = drops.changed() => true,
+    };
+    if dropped {
+        // Both sockets stay open, and nobody reads them.
+        let _ = closed.wait_for(|fault| *fault == Fault::Closed).await;
     }
 }
 
@@ -260,6 +289,20 @@ mod tests {
         proxy.set(Fault::None);
         stream.read_exact(&mut heard).await.unwrap();
         assert_eq!(&heard, b"late");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_dropped_passes_nothing_and_new_ones_work() {
+        let proxy = echo().await;
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        let mut heard = [0; 1];
+        stream.write_all(b"a").await.unwrap();
+        stream.read_exact(&mut heard).await.unwrap();
+        proxy.drop_silently();
+        stream.write_all(b"b").await.unwrap();
+        assert_eq!(ask(&proxy, b"hello").await, b"hello");
+        let waited = tokio::time::timeout(Duration::from_millis(50), stream.read(&mut heard));
+        assert!(waited.await.is_err(), "neither passed nor closed");
     }
 
     #[tokio::test]

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{Store, StoreError};
 use tidegate_core::subject::RuleName;
 
-use crate::{charge, limit, on_runtime, set, store};
-use tidegate_parts::{Program, Server};
+use crate::{charge, eventually, limit, on_runtime, set, store};
+use tidegate_parts::{Program, Proxy, Server};
 
 #[test]
 fn a_server_that_returns_is_found_again() {
@@ -59,6 +60,73 @@ fn a_store_starts_without_its_server() {
         let _server = Server::start_on(port, Program::Valkey9, &[]);
         let ready = tokio::time::timeout(Duration::from_secs(20), store.ready());
         ready.await.expect("a server that answers");
+        assert!(store.charge(&one).await.expect("an answer").admitted);
+    });
+}
+
+/// No reply is given up within these tests: only pings can show that a connection is lost.
+const NEVER: Duration = Duration::from_secs(3_600);
+
+/// A store on one connection through a proxy.
+async fn behind_proxy(server: &Server) -> (Proxy, RedisStore) {
+    let proxy = Proxy::new(([127, 0, 0, 1], server.port()).into()).await;
+    let proxy = proxy.expect("a port");
+    let store = RedisStore::open(&RedisConfig {
+        connections: 1,
+        reply_timeout: NEVER,
+        ..RedisConfig::new(&format!("redis://{}", proxy.address()))
+    });
+    let store = store.expect("an address");
+    store.ready().await;
+    (proxy, store)
+}
+
+/// A firewall that forgets a connection closes nothing. Three pings had to fail by the timeout of replies
+/// before the connection was given up: 18 s and more. How soon it is replaced is proven in `liveness`.
+#[test]
+fn a_connection_that_is_lost_without_a_sign_is_replaced() {
+    let server = Server::redis7();
+    on_runtime(async {
+        let (proxy, store) = behind_proxy(&server).await;
+        let (rule, limit) = (
+            RuleName::new("api"),
+            limit(Algorithm::TokenBucket, 1_000_000),
+        );
+        let one = set([charge(1, &rule, 0, &limit)]);
+        store.charge(&one).await.expect("an answer");
+        let before = proxy.accepted();
+        proxy.drop_silently();
+        eventually("a charge on another connection", async || {
+            let charged = tokio::time::timeout(Duration::from_millis(100), store.charge(&one));
+            charged.await.is_ok_and(|charged| charged.is_ok())
+        })
+        .await;
+        assert_eq!(proxy.accepted(), before + 1, "one replacement is enough");
+    });
+}
+
+/// A server that pauses is as silent as a lost connection. What it charged is answered when it goes on,
+/// so its connection must not be given up.
+#[test]
+fn a_server_that_pauses_keeps_its_connection_and_its_late_replies() {
+    let server = Server::redis7();
+    on_runtime(async {
+        let (proxy, store) = behind_proxy(&server).await;
+        let (rule, limit) = (
+            RuleName::new("api"),
+            limit(Algorithm::TokenBucket, 1_000_000),
+        );
+        let one = set([charge(1, &rule, 0, &limit)]);
+        store.charge(&one).await.expect("an answer");
+        let before = proxy.accepted();
+        server.freeze();
+        let late = store.charge(&one);
+        let thaw = async {
+            eventually("a second connection", async || proxy.accepted() > before).await;
+            server.thaw();
+        };
+        let (late, ()) = tokio::join!(late, thaw);
+        assert!(late.expect("a late reply").admitted);
         assert!(store.charge(&one).await.expect("an answer").admitted);
     });
 }

@@ -13,6 +13,7 @@ use tidegate_core::store::StoreError;
 use tidegate_core::units::Nanos;
 
 use self::table::{NEEDED, Row, TABLE, TLS_TABLE};
+use super::liveness::Evidence;
 use super::redirect::Redirect;
 
 /// What to do about an error.
@@ -70,6 +71,21 @@ impl Fault {
     pub fn is_silence(&self) -> bool {
         // A sentinel's is said to be one.
         self.action == Action::Reconnect || self.code.ends_with(TIMEOUT)
+    }
+
+    /// Whether nobody listens where we tried to connect.
+    pub(super) fn is_refused(&self) -> bool {
+        self.detail.contains("refused")
+    }
+
+    /// What this says about another connection that has gone silent, if it came from an attempt to
+    /// connect.
+    pub(super) fn evidence(&self) -> Evidence {
+        if self.is_silence() && !self.is_refused() {
+            Evidence::Silence
+        } else {
+            Evidence::Reply
+        }
     }
 
     /// Which right is missing, if that is what is wrong.

@@ -1,22 +1,29 @@
 //! One connection to a server, and the task that keeps it standing.
 //!
-//! The task connects, loads the scripts, asks an idle connection every second whether it still stands,
-//! and connects anew when it does not, with growing and jittered pauses. Where to is asked anew each
-//! time. What a connection answers counts only while its server reigns.
+//! The task connects, loads the scripts, pings the connection, and connects anew when the connection
+//! breaks, with growing and jittered pauses. A connection that goes silent is replaced by a second one
+//! as `liveness` decides. Where to is asked anew each time. What a connection answers counts only while
+//! its server reigns.
 
+use std::future::pending;
 use std::io::{self, ErrorKind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisResult, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Value,
+};
 use tidegate_core::subject::FingerprintKey;
 use tokio::sync::Notify;
 
 use super::access::Place;
 use super::fault::{Action, Fault};
 use super::gate::Gate;
+use super::liveness::{Liveness, LivenessEffect};
 use super::reign::Reign;
 use super::route::Route;
 use super::scripts::Loaded;
@@ -32,7 +39,12 @@ pub(super) struct Lane {
     last: ArcSwapOption<Fault>,
     broken: Notify,
     gate: Arc<Gate>,
+    /// When the server has finished a command that blocks the connection on purpose.
+    blocked_until: Mutex<Option<Instant>>,
 }
+
+/// A future that is polled beside others.
+type PolledFuture<'a, T> = Option<Pin<Box<dyn Future<Output = T> + Send + 'a>>>;
 
 /// A connection that stands.
 pub(super) struct Live {
@@ -65,7 +77,13 @@ impl Lane {
             last: ArcSwapOption::empty(),
             broken: Notify::new(),
             gate,
+            blocked_until: Mutex::new(None),
         }
+    }
+
+    /// A command is about to be sent that blocks the connection for up to `span`.
+    pub(super) fn blocks_for(&self, span: Duration) {
+        *self.blocked_until.lock() = Some(Instant::now() + span);
     }
 
     /// The connection, if it stands and its server reigns.
@@ -169,69 +187,116 @@ impl Lane {
             .await?;
         // What speaks against us is said in answer to this: a script is too long for a server that
         // wants a password first, and it would speak of that.
-        let ping = redis::cmd("PING");
-        ping.query_async::<Value>(&mut connection).await?;
+        greeting::<Value>(&mut connection, &redis::cmd("PING")).await?;
         let mut probe = redis::cmd("EVAL_RO");
         probe.arg("return 1").arg(0);
-        let read_only = probe.query_async::<Value>(&mut connection).await.is_ok();
-        let info: String = redis::cmd("INFO").query_async(&mut connection).await?;
+        let read_only = greeting::<Value>(&mut connection, &probe).await.is_ok();
+        let info: String = greeting(&mut connection, &redis::cmd("INFO")).await?;
         for loaded in &*self.scripts {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(&*loaded.text);
-            load.query_async::<Value>(&mut connection).await?;
+            greeting::<Value>(&mut connection, &load).await?;
         }
         Ok((connection, read_only, info))
     }
 
-    /// Lets a new connection reign, until it is given up.
-    async fn stand(&self, live: Live) {
+    /// Lets a new connection reign until it is given up or replaced. The replacement, if there is one.
+    async fn stand(&self, live: Live) -> Option<Live> {
         let live = Arc::new(live);
         self.reign.begin(live.run);
         self.live.store(Some(Arc::clone(&live)));
         self.gate.connected.notify_waiters();
-        self.watch(&live).await;
+        self.watch(&live).await
     }
 
-    /// Watches a connection until it is given up: it broke, or leads where the primary is no more.
-    async fn watch(&self, live: &Arc<Live>) {
-        let mut missed = 0;
+    /// Watches a connection until it is given up or replaced: it broke, it went silent, or it leads where
+    /// the primary is no more. The replacement, if there is one.
+    async fn watch(&self, live: &Arc<Live>) -> Option<Live> {
+        let mut liveness = Liveness::new(Instant::now());
+        let mut ping: PolledFuture<'_, Result<Value, Fault>> = None;
+        let mut second: PolledFuture<'_, Result<Live, Fault>> = None;
         loop {
             let turned = self.reign.turned();
             if self.live.load().is_none() {
-                return;
+                return None;
             }
             if !self.reign.is_of(live.run) {
                 self.give_up(live, Fault::no_primary());
-                return;
+                return None;
             }
-            tokio::select! {
-                () = self.broken.notified() => {}
-                () = turned => {}
-                () = self.route.left(Some(&live.place)) => self.reign.end(live.run),
-                answer = self.ask(live) => match answer {
-                    Ok(_) => missed = 0,
+            let effect = tokio::select! {
+                // A reply of the first connection counts before the second one.
+                biased;
+                () = self.broken.notified() => LivenessEffect::None,
+                () = turned => LivenessEffect::None,
+                () = self.route.left(Some(&live.place)) => {
+                    self.reign.end(live.run);
+                    LivenessEffect::None
+                }
+                reply = next(&mut ping) => match reply {
+                    Err(fault) if fault.is_silence() => liveness.ping_expired(),
+                    Ok(_) | Err(_) => liveness.replied(Instant::now()),
+                },
+                connected = next(&mut second) => match connected {
+                    Ok(replacement) => return Some(replacement),
                     Err(fault) => {
-                        missed += 1;
-                        if missed == MOST_MISSED {
-                            self.give_up(live, fault);
-                        }
+                        let effect = liveness.connect_failed(Instant::now(), fault.evidence());
+                        self.last.store(Some(Arc::new(fault)));
+                        effect
                     }
                 },
+                () = sleep_until(liveness.wakes_at()) => {
+                    liveness.timer(Instant::now(), *self.blocked_until.lock())
+                }
+            };
+            match effect {
+                LivenessEffect::None => {}
+                LivenessEffect::Ping => ping = Some(Box::pin(self.ping(live))),
+                LivenessEffect::Connect => second = Some(Box::pin(self.connect())),
+                LivenessEffect::StopConnecting => second = None,
+                LivenessEffect::GiveUp => {
+                    let fault = Fault::not_connected(self.last_fault().as_deref());
+                    self.give_up(live, fault);
+                }
             }
         }
     }
 
-    /// Asks an idle connection, after a while, whether it still stands. Cancel-safe.
-    async fn ask(&self, live: &Arc<Live>) -> Result<Value, Fault> {
-        tokio::time::sleep(ASK_EVERY).await;
+    async fn ping(&self, live: &Arc<Live>) -> Result<Value, Fault> {
         self.send(live, &redis::cmd("PING")).await
     }
 }
 
-/// How often an idle connection is asked whether it still stands.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-/// After so many questions without an answer it counts as lost: a peer that vanished says nothing.
-const MOST_MISSED: u32 = 3;
+/// Sends one command of the handshake. It has a timeout of its own: a new connection can be lost as
+/// silently as an old one.
+async fn greeting<T: FromRedisValue>(
+    connection: &mut MultiplexedConnection,
+    command: &Cmd,
+) -> RedisResult<T> {
+    let reply = tokio::time::timeout(GREETING_TIMEOUT, command.query_async(connection));
+    let lost = |_| Err(io::Error::from(ErrorKind::TimedOut).into());
+    reply.await.unwrap_or_else(lost)
+}
+
+/// The result of a future, which is over then; nothing ever if there is none.
+async fn next<T>(future: &mut PolledFuture<'_, T>) -> T {
+    let Some(running) = future else {
+        return pending().await;
+    };
+    let result = running.await;
+    *future = None;
+    result
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => pending().await,
+    }
+}
+
+/// How long the server may take for one command of the handshake.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(1);
 /// A connection that stood as long as that was a good one.
 const STANDS: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
@@ -246,13 +311,18 @@ const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// Keeps one connection standing.
 pub(super) async fn keep(lane: Arc<Lane>) {
     let mut pause = SHORTEST_PAUSE;
+    let mut replacement = None;
     loop {
         let known = lane.route.known();
-        let longest = match lane.connect().await {
+        let connected = match replacement.take() {
+            Some(live) => Ok(live),
+            None => lane.connect().await,
+        };
+        let longest = match connected {
             Ok(live) => {
                 let stood = Instant::now();
-                lane.stand(live).await;
-                if stood.elapsed() >= STANDS {
+                replacement = lane.stand(live).await;
+                if replacement.is_some() || stood.elapsed() >= STANDS {
                     pause = SHORTEST_PAUSE;
                     continue;
                 }

@@ -31,6 +31,7 @@ mod gate;
 mod lane;
 mod layout;
 mod link;
+mod liveness;
 #[cfg(test)]
 mod lockstep;
 mod memo;

@@ -112,6 +112,7 @@ impl Sender {
                 pipeline.add_command(command.clone());
             }
         }
+        self.lane.blocks_for(wait);
         pipeline.add_command(self.wait.command(wait));
         pipeline.ignore_errors();
         let mut connection = live.connection.clone();

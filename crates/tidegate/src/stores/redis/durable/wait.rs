@@ -68,6 +68,7 @@ impl Wait {
             if left < Duration::from_millis(1) {
                 break;
             }
+            lane.blocks_for(left);
             count = lane.send(live, &self.command(left)).await;
         }
         count
@@ -85,6 +86,7 @@ pub(super) async fn acknowledged(
     most: Duration,
 ) -> Safe {
     let until = Instant::now() + most;
+    lane.blocks_for(most);
     let count = lane.send(live, &wait.command(most)).await;
     let count = wait.go_on(lane, live, count, until).await;
     judged(lane, live, wait, most, count).await
