@@ -1,7 +1,7 @@
 //! What this node has last seen of every counter it charged: its part of the memory that survives
 //! when the store's does not.
 //!
-//! Bounded. Two accounts of one counter are merged by maximum, so that answers may arrive in any
+//! Bounded: when it is full, the counter that is fully refilled first is evicted. Two accounts of one counter are merged by maximum, so that answers may arrive in any
 //! order; a store whose clock was set back far is believed as it is. A store that holds less than it
 //! did is doubted, and believed once it has said that it is the same: something was given back. What it
 //! admits meanwhile is kept apart, because merging by maximum would lose it.
@@ -11,7 +11,7 @@ use tidegate_core::store::{Charge, Seen, Slot};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
-use super::counters::{Counters, Part};
+use super::counters::Counters;
 use super::owned::OwnedCharge;
 
 /// The last states seen.
@@ -82,7 +82,8 @@ impl Mirror {
             known.take(seen.state.clone(), at, by.now);
             return false;
         }
-        if !self.counters.has_room(&part) && !Self::make_room(&mut part, at) {
+        let end_of = |known: &Remembered| known.fresh_at;
+        if !self.counters.has_room(&part) && !part.evict(end_of) {
             return false;
         }
         let mut remembered = Remembered {
@@ -95,20 +96,8 @@ impl Mirror {
             doubted: None,
         };
         remembered.take(seen.state.clone(), at, by.now);
-        part.insert(counter, remembered);
+        part.insert_evictable(counter, remembered, end_of);
         false
-    }
-
-    /// Lets what needs no memory go; else what would have gone first. False if there is nothing.
-    fn make_room(part: &mut Part<Remembered>, at: Nanos) -> bool {
-        let before = part.len();
-        part.retain(|_, known| known.fresh_at > at);
-        if part.len() < before {
-            return true;
-        }
-        let first = part.iter().min_by_key(|(_, known)| known.fresh_at);
-        let first = first.map(|(counter, _)| *counter);
-        first.is_some_and(|counter| part.remove(&counter).is_some())
     }
 
     /// Whether a record of this counter should have been in the store at its time `at`. An answer

@@ -18,6 +18,7 @@ mod counters;
 mod deadline;
 mod deny_cache;
 mod event;
+mod eviction;
 mod fallback;
 mod guard;
 mod join;
