@@ -6,10 +6,12 @@
 //! time it decided by: the injected clock's, or its own.
 //!
 //! `terms` is what rules ask of a store and stores can give; `shared` what a store tells that several
-//! nodes share and that may fail; `reservation` and `ledger` are for costs known only at the end.
+//! nodes share and that may fail; `reservation` and `ledger` are for costs known only at the end; `replies` holds
+//! the port to one reply per set.
 
 mod ledger;
 mod pass_on;
+mod replies;
 mod reservation;
 mod shared;
 mod terms;
@@ -20,6 +22,7 @@ use std::future::Future;
 use smallvec::{SmallVec, smallvec};
 
 pub use self::ledger::{Abandoned, Ledger};
+pub use self::replies::{ReplyCountError, one_reply_per_set};
 pub use self::reservation::{Correction, Kept, Reserve, Settle, Settled, Used};
 pub use self::shared::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, Vitals};
 pub use self::terms::{Abilities, Counting, Durability, Keeps, OnStoreFailure, Terms};
@@ -382,7 +385,8 @@ pub trait Store: Send + Sync {
     /// Charges every limit of one request in a single step: all are spent or none is.
     fn charge(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
 
-    /// Charges several requests, each on its own, in order. One clock reading may serve them all.
+    /// Charges several requests, each on its own, in order. One clock reading may serve them all. There is
+    /// one reply for each set; callers rely on it through [`one_reply_per_set`].
     fn charge_each(
         &self,
         sets: &[&ChargeSet<'_>],
@@ -406,7 +410,8 @@ pub trait Store: Send + Sync {
             let sets = charges.iter().cloned().map(ChargeSet::of_one);
             let sets: Vec<ChargeSet<'_>> = sets.collect();
             let sets: Vec<&ChargeSet<'_>> = sets.iter().collect();
-            let outcomes = self.charge_each(&sets).await.into_iter();
+            let outcomes = one_reply_per_set(sets.len(), self.charge_each(&sets).await);
+            let outcomes = outcomes.into_iter();
             answers.extend(outcomes.map(|outcome| Ok(Single::of(&outcome?))));
         }
     }

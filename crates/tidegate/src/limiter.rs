@@ -20,7 +20,9 @@ use tidegate_core::engine::{self, Decision, Plan, Spent, Stance};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::request::{ApiKey, Request};
 use tidegate_core::rules::{Explanation, Listed, Rule};
-use tidegate_core::store::{ChargeSet, Inspection, Outcome, Refunded, Store, StoreError};
+use tidegate_core::store::{
+    ChargeSet, Inspection, Outcome, Refunded, Store, StoreError, one_reply_per_set,
+};
 use tidegate_core::subject::{FingerprintKey, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -265,6 +267,7 @@ impl<S: Store> View<'_, S> {
         // What a list decides has an empty set: charging it touches nothing.
         let sets: Vec<&ChargeSet<'_>> = plans.iter().map(|plan| &plan.set).collect();
         let outcomes = self.limiter.store.charge_each(&sets).await;
+        let outcomes = one_reply_per_set(sets.len(), outcomes);
         let mut decided = Vec::with_capacity(plans.len());
         for ((request, plan), outcome) in requests.iter().zip(&plans).zip(outcomes) {
             let decision = decided.push_mut(match (plan.listed, outcome) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, Probe, Refund,
-    Refunded, Reserve, Seed, Settle, Settled, Slot, Store, StoreError, Vitals,
+    Refunded, Reserve, Seed, Settle, Settled, Slot, Store, StoreError, Vitals, one_reply_per_set,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -286,7 +286,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
                 }
                 (several, _) => {
                     let sets: Vec<ChargeSet<'_>> = several.iter().map(OwnedSet::set).collect();
-                    store.charge_each(&sets.iter().collect::<Vec<_>>()).await
+                    let replies = store.charge_each(&sets.iter().collect::<Vec<_>>()).await;
+                    one_reply_per_set(sets.len(), replies)
                 }
             };
             (owned, answers)
@@ -401,7 +402,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
                 let late = |_: &&ChargeSet<'_>| Err(away(Away::Late, waited));
                 sets.iter().map(late).collect()
             }
-            Err(refused) => vec![Err(refused)],
+            // One reply per set: the others were not sent either.
+            Err(refused) => {
+                let others = sets.iter().skip(1);
+                let others = others.map(|_| Err(away(Away::Silent, Nanos::ZERO)));
+                std::iter::once(Err(refused)).chain(others).collect()
+            }
         }
     }
 

@@ -1,0 +1,129 @@
+//! A store that breaks the promise of one reply per set: no request of a batch disappears.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{START, request, rules};
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::resilience::{Event, Settings, resilient};
+use tidegate::runtime::TokioRuntime;
+use tidegate::stores::memory::MemoryStore;
+use tidegate::{Limiter, Policy, Secret};
+use tidegate_core::pass_on;
+use tidegate_core::store::{
+    Beat, ChargeSet, Life, Outcome, PartId, Parts, Probe, Store, StoreError, Vitals,
+};
+use tidegate_core::subject::Fingerprint;
+
+type Answer<T> = Result<T, StoreError>;
+
+/// A memory store that replies to a batch with one reply too few, or one too many.
+#[derive(Clone)]
+struct Miscounting {
+    memory: Arc<MemoryStore<Arc<ManualClock>>>,
+    /// How many replies there are beside one per set.
+    off_by: isize,
+}
+
+impl Miscounting {
+    fn new(off_by: isize) -> (Miscounting, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::at(START));
+        let memory = Arc::new(MemoryStore::new(Arc::clone(&clock)));
+        (Miscounting { memory, off_by }, clock)
+    }
+}
+
+impl Store for Miscounting {
+    pass_on!(self => self.memory; charge, peek, refund, grant, force, reserve, settle, seed, hold, renew, release, inspect, reset);
+
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+        let replies = sets.len().saturating_add_signed(self.off_by);
+        let mut all = Vec::new();
+        for i in 0..replies {
+            all.push(self.memory.charge(sets[i % sets.len()]).await);
+        }
+        all
+    }
+}
+
+impl Probe for Miscounting {
+    async fn beat(&self, beat: Beat) -> Answer<Vitals> {
+        Ok(Vitals {
+            life: Life(1),
+            at: self.memory.clock().now(),
+            beats: vec![beat],
+        })
+    }
+
+    fn life(&self) -> Option<Life> {
+        Some(Life(1))
+    }
+}
+
+impl Parts for Miscounting {
+    type Part = Miscounting;
+
+    fn part_of(&self, _: Fingerprint) -> PartId {
+        PartId(0)
+    }
+
+    fn part(&self, id: PartId) -> Option<Miscounting> {
+        (id == PartId(0)).then(|| self.clone())
+    }
+
+    fn ids(&self) -> Vec<PartId> {
+        vec![PartId(0)]
+    }
+}
+
+const RULES: &str = "
+version: 1
+rules:
+  - { name: user, by: user, rate: 1000/hour, algorithm: fixed-window }
+";
+
+fn limiter<S: Store>(store: S, clock: Arc<ManualClock>) -> Limiter<S> {
+    let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
+    Limiter::new(store, Policy::of(rules(RULES)), secret, clock)
+}
+
+/// The list that a client sent was once as short as the replies, and replies of others could move up.
+#[tokio::test]
+async fn a_batch_has_one_result_per_request_whatever_the_store_replies() {
+    for (off_by, fails) in [(-1, true), (1, true), (0, false)] {
+        let (store, clock) = Miscounting::new(off_by);
+        let limiter = limiter(store, clock);
+        let mut requests = ["user=a", "user=b", "user=c"].map(request);
+        let view = limiter.view();
+        let decided = view.check_each(&mut requests).await;
+        assert_eq!(decided.len(), 3, "off by {off_by}");
+        assert!(
+            decided.iter().all(|one| one.is_err() == fails),
+            "off by {off_by}: which reply belongs to which request is unknown"
+        );
+    }
+}
+
+/// Around a shared store nothing fails: what has no reply is decided by this node.
+#[tokio::test]
+async fn around_a_shared_store_every_request_is_decided() {
+    for off_by in [-1, 0, 1] {
+        let (store, clock) = Miscounting::new(off_by);
+        let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
+        let watcher = Arc::new(move |event| {
+            if event == Event::Exact {
+                let _at_the_end_nobody_waits = exact.send(());
+            }
+        });
+        let runtime = TokioRuntime::new().expect("randomness");
+        let store = resilient(store, runtime, Settings::default(), watcher);
+        ready.recv().await.expect("the node meets its store");
+        let limiter = limiter(store, clock);
+        let mut requests = ["user=a", "user=b", "user=c"].map(request);
+        let view = limiter.view();
+        let decided = view.check_each(&mut requests).await;
+        assert_eq!(decided.len(), 3, "off by {off_by}");
+        assert!(decided.iter().all(Result::is_ok), "off by {off_by}");
+    }
+}
