@@ -237,6 +237,9 @@ pub struct View<'l, S> {
 impl<S: Store> View<'_, S> {
     /// Decides a request and charges it if it may pass.
     ///
+    /// Dropped before it has finished, it may have charged the request or some of its limits. What it
+    /// charged stays charged, which denies too much rather than too little, and no observer learns of it.
+    ///
     /// # Errors
     /// When the store gave no answer.
     pub async fn check(&self, request: Request<'_>) -> Result<Decision, StoreError> {
@@ -255,7 +258,8 @@ impl<S: Store> View<'_, S> {
     }
 
     /// Decides several requests, each on its own, in order. Their addresses and keys are then as
-    /// these rules see them.
+    /// these rules see them. There is one result per request. Dropped, it is as [`View::check`] for each of
+    /// them.
     pub async fn check_each<'r>(
         &'r self,
         requests: &mut [Request<'r>],

@@ -211,6 +211,10 @@ impl<S: Store + 'static, R: Runtime> Lenient<S, R> {
         }
     }
 
+    /// Decides a set that has something lenient about it.
+    ///
+    /// Dropped while the store decides the rest of the set, it leaves the lenient units counted here. They
+    /// are synced like admitted ones, which denies too much rather than too little.
     async fn decide(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let store = &self.0.store;
         let here = match self.known(set) {

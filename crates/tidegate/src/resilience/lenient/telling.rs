@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use tidegate_core::store::{ChargeSet, Source, Store};
@@ -23,6 +23,22 @@ const PATIENCE: Nanos = Nanos::from_secs(3);
 const SHORT: Nanos = Nanos::from_millis(1);
 /// Counters told of at once.
 const AT_ONCE: usize = 1_024;
+
+/// Counts one sync that is in flight, for as long as it lives: finished or cancelled.
+struct SyncInFlight<'a>(&'a AtomicUsize);
+
+impl<'a> SyncInFlight<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        SyncInFlight(count)
+    }
+}
+
+impl Drop for SyncInFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 impl<S: Store + 'static, R: Runtime> Inner<S, R> {
     /// Sees to it that the store is told for as long as there are views.
@@ -65,10 +81,10 @@ impl<S: Store + 'static, R: Runtime> Inner<S, R> {
         self.reckon();
     }
 
+    /// Cancelled, it no longer counts as in flight; what it sent may have been charged.
     async fn tell(&self, counter: u128) {
-        self.telling.fetch_add(1, Ordering::AcqRel);
+        let _in_flight = SyncInFlight::begin(&self.telling);
         self.tell_of(counter).await;
-        self.telling.fetch_sub(1, Ordering::AcqRel);
     }
 
     async fn tell_of(&self, counter: u128) {
@@ -147,5 +163,27 @@ async fn keep<S: Store + 'static, R: Runtime>(inner: Weak<Inner<S, R>>, runtime:
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{Future, pending};
+    use std::task::{Context, Waker};
+
+    /// A flush that ran out of time once left the count raised for ever.
+    #[test]
+    fn a_cancelled_sync_is_not_in_flight_any_more() {
+        let count = AtomicUsize::new(0);
+        let mut sync = Box::pin(async {
+            let _in_flight = SyncInFlight::begin(&count);
+            pending::<()>().await;
+        });
+        let polled = sync.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+        assert_eq!(count.load(Ordering::Acquire), 1);
+        drop(sync);
+        assert_eq!(count.load(Ordering::Acquire), 0);
     }
 }

@@ -17,6 +17,9 @@ use crate::runtime::Runtime;
 
 impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
     /// Charges a set whose charges are in several places, until `until` at most.
+    ///
+    /// Dropped between two steps, it leaves the earlier ones charged, which denies too much rather than too
+    /// little.
     pub(super) async fn charge_in_turn(
         &self,
         until: Nanos,
