@@ -124,6 +124,35 @@ fn overrides_are_told_and_keys_never_are() {
     assert_eq!(explanation.rules[0].standing, Standing::Applies);
 }
 
+/// Values were joined by plain commas: a client that chose its `user` could have the rates of another.
+#[test]
+fn an_override_of_several_values_is_for_one_subject_only() {
+    let text = r"version: 1
+rules:
+  - name: r
+    by: [user, team|ip]
+    rate: 5/minute
+    overrides: { 'a,b': unlimited, 'a\,b,c': 7/minute, 'v6, 2001:db8:0::9': 9/minute }
+";
+    let name = "rules.yaml";
+    let set = parse(&[SourceFile { name, text }]).unwrap();
+    let rates = |user, team| -> String {
+        let request = Request::default().with("user", user).with("team", team);
+        set.explain(&request, NOW).rules[0].rates.join(" ")
+    };
+    assert_eq!(rates("a", "b"), "", "unlimited");
+    assert_eq!(rates("a,b", "c"), "7/minute");
+    assert_eq!(rates("a", "b,c"), "5/minute");
+    assert_eq!(rates("a,b", "b"), "5/minute");
+    assert_eq!(rates(r"a\", "b"), "5/minute");
+    let by_address = Request {
+        ip: Some("2001:db8::".parse().unwrap()),
+        ..Request::default().with("user", "v6")
+    };
+    let explained = set.explain(&by_address, NOW);
+    assert_eq!(explained.rules[0].rates.join(" "), "9/minute");
+}
+
 #[test]
 fn the_documentation_has_the_table_that_explain_uses() {
     let docs = include_str!("../../../docs/rules.md");

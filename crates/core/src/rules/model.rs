@@ -301,7 +301,7 @@ impl Rule {
     /// Which rates a client of `tier` has whose subject reads `subject`. A client without a tier has
     /// the first tier. The text of a subject is the value of `by`: of an API key the name it is
     /// listed under, of an address its canonical form, of several attributes their values joined by
-    /// `,`.
+    /// `,`, with a backslash before a comma or backslash inside a value.
     pub fn class(&self, tier: Option<u16>, subject: &str) -> Class {
         if let Some(own) = self.overrides.get(subject) {
             return *own;

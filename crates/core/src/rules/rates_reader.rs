@@ -11,6 +11,7 @@ use super::fault::shown;
 use super::model::{By, Class, Rates};
 use super::rate::{Manner, PerWindow, Rate, parse_rate};
 use super::slots::{Report, nearest};
+use super::subject::{push_value, split_values};
 use super::yaml::{Kind, Node};
 use crate::algorithms::{Algorithm, Limit};
 use crate::request::Priority;
@@ -162,25 +163,54 @@ impl<'d> RatesReader<'d, '_> {
             let Some(text) = report.text("overrides", key, "the text of a subject") else {
                 continue;
             };
-            let subject = self.subject_text(text, by);
+            let subject = match self.subject_text(text, by) {
+                Ok(subject) => subject,
+                Err(message) => {
+                    report.fault(key.line(), message);
+                    continue;
+                }
+            };
             found.push((subject, read_set("overrides", value, report)));
         }
         found
     }
 
-    /// Addresses in the form clients are seen in; all else as it is.
-    fn subject_text(&self, text: &str, by: &By) -> Box<str> {
-        if !by.names().any(|name| name == "ip") {
-            return text.into();
+    /// The text that requests of this subject have: see `subject::subject_text`.
+    fn subject_text(&self, text: &str, by: &By) -> Result<Box<str>, String> {
+        let By::All(places) = by else {
+            return Ok(text.into());
+        };
+        let values = match places.len() {
+            1 => vec![text.to_owned()],
+            _ => split_values(text),
+        };
+        if values.len() != places.len() {
+            return Err(format!(
+                "overrides {}, which has {} of the {} values of `by: {by}`; join all of them by `,`, \
+                 and write a comma inside a value as `\\,`",
+                shown(text),
+                values.len(),
+                places.len()
+            ));
         }
-        match text.parse::<IpAddr>() {
-            Ok(IpAddr::V6(ip)) => {
-                let cut = ipnet::Ipv6Net::new(ip, self.ipv6_prefix).map(|net| net.network());
-                cut.unwrap_or(ip).to_string().into()
-            }
-            Ok(IpAddr::V4(ip)) => ip.to_string().into(),
-            Err(_) => text.into(),
+        let mut out = String::new();
+        for (place, (value, alternatives)) in values.iter().zip(places).enumerate() {
+            let may_be_ip = alternatives.iter().any(|name| **name == *"ip");
+            let address = value.parse().ok().filter(|_| may_be_ip);
+            let address = address.map(|address| self.address_text(address));
+            let value = address.as_deref().unwrap_or(value);
+            push_value(&mut out, value, place, places.len());
         }
+        Ok(out.into())
+    }
+
+    /// An address in the form that clients are seen in.
+    fn address_text(&self, address: IpAddr) -> String {
+        let IpAddr::V6(ip) = address.to_canonical() else {
+            return address.to_canonical().to_string();
+        };
+        let net = ipnet::Ipv6Net::new(ip, self.ipv6_prefix);
+        net.map_or(ip, |net| net.network()).to_string()
     }
 
     pub(crate) fn compile(

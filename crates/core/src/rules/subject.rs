@@ -3,6 +3,7 @@
 //! An absent attribute never means unlimited: the address stands in for it, and all requests without
 //! even that share one counter. How the words become a fingerprint is not known here.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::model::{By, IfMissing, Rule};
@@ -16,41 +17,72 @@ pub(crate) enum Value<'r> {
     Nobody,
 }
 
-/// The subject as an operator writes it in `overrides`: values joined by commas, a key by the name
-/// it is listed under. Nothing where the address stands in for what is absent, and nothing for a
+/// The subject as an operator writes it in `overrides`: values joined by commas as [`push_value`] does, a
+/// key by the name it is listed under. Nothing where the address stands in for what is absent, and nothing for a
 /// text that reads as an address or a digest: overrides are for who one is, not for what one claims.
 pub(crate) fn subject_text(rule: &Rule, request: &Request<'_>) -> Option<String> {
     let By::All(places) = rule.by() else {
         return None;
     };
     let mut out = String::new();
-    for (i, alternatives) in places.iter().enumerate() {
-        if i > 0 {
-            out.push(',');
-        }
-        match value_of(alternatives, IfMissing::Skip, request)? {
+    for (place, alternatives) in places.iter().enumerate() {
+        let value = match value_of(alternatives, IfMissing::Skip, request)? {
             Value::Text(_, value) if claims_another_kind(value) => return None,
-            Value::Text(_, value) => out.push_str(value),
-            Value::Ip(ip) => out.push_str(&ip.to_string()),
+            Value::Text(_, value) => Cow::Borrowed(value),
+            Value::Ip(ip) => Cow::Owned(ip.to_string()),
             Value::Key(digest) => match request.api_key.and_then(|key| key.name) {
-                Some(name) => out.push_str(name),
-                None => write_digest(&mut out, &digest),
+                Some(name) => Cow::Borrowed(name),
+                None => Cow::Owned(digest_text(&digest)),
             },
             Value::Nobody => return None,
-        }
+        };
+        push_value(&mut out, &value, place, places.len());
     }
     Some(out)
+}
+
+/// Appends the value of place `place` of `places`. A single value stands as it is. Of several, a comma or
+/// backslash inside a value has a backslash before it, because a client chooses values: without that
+/// `a,b` and `c` would read as `a` and `b,c`, and one subject would have the rates of another.
+pub(super) fn push_value(out: &mut String, value: &str, place: usize, places: usize) {
+    if places == 1 {
+        return out.push_str(value);
+    }
+    if place > 0 {
+        out.push(',');
+    }
+    for char in value.chars() {
+        if matches!(char, ',' | '\\') {
+            out.push('\\');
+        }
+        out.push(char);
+    }
+}
+
+/// The values of a text of several, without the blanks around them. A backslash stands for itself unless
+/// a comma or another backslash follows.
+pub(super) fn split_values(text: &str) -> Vec<String> {
+    let mut values = vec![String::new()];
+    let mut chars = text.chars().peekable();
+    while let Some(char) = chars.next() {
+        let escaped = chars.next_if(|next| char == '\\' && matches!(next, ',' | '\\'));
+        match (escaped, values.last_mut()) {
+            (None, _) if char == ',' => values.push(String::new()),
+            (found, Some(last)) => last.push(found.unwrap_or(char)),
+            (_, None) => {}
+        }
+    }
+    let trimmed = values.iter().map(|value| value.trim().to_owned());
+    trimmed.collect()
 }
 
 fn claims_another_kind(value: &str) -> bool {
     value.starts_with("sha256:") || value.parse::<IpAddr>().is_ok()
 }
 
-fn write_digest(out: &mut String, digest: &[u8; 32]) {
-    out.push_str("sha256:");
-    for byte in digest {
-        out.push_str(&format!("{byte:02x}"));
-    }
+fn digest_text(digest: &[u8; 32]) -> String {
+    let digits = digest.iter().map(|byte| format!("{byte:02x}"));
+    format!("sha256:{}", digits.collect::<String>())
 }
 
 /// What counts for one place of a `by`; nothing if the rule wants to be skipped without it.
@@ -71,5 +103,41 @@ pub(crate) fn value_of<'r>(
         (Some(value), _) => Some(value),
         (None, IfMissing::Skip) => None,
         (None, IfMissing::Substitute) => Some(request.ip.map_or(Value::Nobody, Value::Ip)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(values: &[&str]) -> String {
+        let mut out = String::new();
+        for (place, value) in values.iter().enumerate() {
+            push_value(&mut out, value, place, values.len());
+        }
+        out
+    }
+
+    #[test]
+    fn different_values_never_read_the_same() {
+        assert_eq!(joined(&["acme", "GET"]), "acme,GET");
+        assert_eq!(joined(&["a,b", "c"]), r"a\,b,c");
+        assert_eq!(joined(&["a", "b,c"]), r"a,b\,c");
+        assert_eq!(joined(&[r"a\", "b"]), r"a\\,b");
+        assert_eq!(joined(&["a,b"]), "a,b", "one value stands as it is");
+    }
+
+    #[test]
+    fn splitting_undoes_joining() {
+        let values = [
+            "", "a", ",", r"\", r"\,", r",\", r"\\,", "a,b", r"a\b", "é,",
+        ];
+        for first in values {
+            for second in values {
+                let text = joined(&[first, second, "x"]);
+                assert_eq!(split_values(&text), [first, second, "x"], "{text}");
+            }
+        }
+        assert_eq!(split_values(r"C:\x, GET"), [r"C:\x", "GET"]);
     }
 }
