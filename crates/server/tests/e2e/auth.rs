@@ -97,3 +97,64 @@ fn a_delay_is_a_denial_with_that_wait() {
     let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
     assert!((3_500..=3_700).contains(&wait), "{wait}");
 }
+
+/// A blocked key passed beside an invented one, in a second line, and behind a tab.
+#[test]
+fn a_blocked_key_passes_beside_no_other_header() {
+    const KEY: &str = "k-of-a-stolen-laptop";
+    const DIGEST: &str = "d7cb5ea3f967f6e0715b176b561bc607d6d9c55ca6eeefcb22072158b34d8886";
+    let rules = format!(
+        "version: 1\nblock: [\"sha256:{DIGEST}\"]\nrules:\n  - {{ name: r, by: api_key|ip, rate: 1000/hour }}\n"
+    );
+    let server = Server::start(&rules);
+    let status = |query: &str, lines: &[(&str, &str)]| {
+        let lines = [&[("x-original-uri", "/")], lines].concat();
+        let path = format!("/v1/auth?from=original{query}");
+        server.client().request("GET", &path, &lines, "").status
+    };
+    let bearer = format!("Bearer {KEY}");
+    let shown = ("authorization", &*bearer);
+    // The key alone is blocked, and another one passes.
+    for lines in [
+        &[shown][..],
+        &[("x-api-key", KEY)],
+        &[("x-api-key", KEY), shown],
+        &[("x-api-key", ""), shown],
+        &[("authorization", ""), shown],
+        &[("authorization", &format!("bearer  \t{KEY}"))],
+        &[("authorization", &format!("Bearer\t{KEY}"))],
+    ] {
+        assert_eq!(status("", lines), 403, "{lines:?}");
+    }
+    assert_eq!(status("", &[("x-api-key", "another")]), 200);
+    // With a second credential nobody can tell which counts.
+    for lines in [
+        &[("x-api-key", "junk"), shown][..],
+        &[("x-api-key", "junk"), ("x-api-key", KEY)],
+        &[("x-api-key", &format!("junk, {KEY}"))],
+        &[("authorization", "Basic abc"), shown],
+        &[("authorization", &format!("Basic abc, Bearer {KEY}"))],
+        &[("authorization", &format!("Bearer junk {KEY}"))],
+    ] {
+        assert_eq!(status("", lines), 400, "{lines:?}");
+    }
+    // Unless the address says it.
+    let both = [("x-api-key", "app"), shown];
+    assert_eq!(status("&key=authorization", &both), 403);
+    assert_eq!(status("&key=x-api-key", &both), 200);
+}
+
+#[test]
+fn names_of_identity_in_another_case_are_rejected() {
+    let server = Server::with_resp(RULES, &[]);
+    for name in ["IP", "Api_Key", "API_KEY"] {
+        let body = format!(r#"{{"attributes": {{"{name}": "192.0.2.7"}}}}"#);
+        let reply = server.post("/v1/check", &body);
+        assert_eq!(reply.status, 400, "{name}");
+        assert_eq!(reply.json()["field"], format!("attributes.{name}"));
+        let error = server.redis().error(&format!("TG.CHECK {name} 192.0.2.7"));
+        assert!(error.contains(name), "{error}");
+    }
+    let body = r#"{"attributes": {"ip": "192.0.2.7", "api_key": "k", "ips": "x"}}"#;
+    assert_eq!(server.post("/v1/check", body).status, 200);
+}

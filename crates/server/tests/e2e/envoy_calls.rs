@@ -340,3 +340,19 @@ async fn a_newer_client_is_understood() {
     let called = caller.call(SHOULD_RATE_LIMIT, framed(&newer)).await;
     assert_eq!(called.code.as_deref(), Some("0"), "{called:?}");
 }
+
+/// Envoy lets pass what gets an error, so a request with two keys is denied.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_different_keys_are_denied_and_an_empty_one_is_none() {
+    let server = Server::start(&rules());
+    let caller = Caller::connect(&server).await;
+    let keyed = |keys: [&str; 2]| {
+        let [first, second] = keys;
+        let first: &[_] = &[("path", "/keyed"), ("api_key", first)];
+        request("other", &[first, &[("api_key", second)]])
+    };
+    assert_eq!(caller.ask(&keyed(["a", "b"])).await.overall_code, OVER);
+    assert_eq!(caller.ask(&keyed(["", "b"])).await.overall_code, OK);
+    assert_eq!(caller.ask(&keyed(["b", "b"])).await.overall_code, OVER);
+    assert_eq!(caller.ask(&keyed(["a", "a"])).await.overall_code, OK);
+}

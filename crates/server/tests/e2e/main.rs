@@ -32,6 +32,7 @@ mod http2;
 mod leases;
 mod logs;
 mod memory;
+mod oversized;
 mod pages;
 mod proxies;
 mod readers;

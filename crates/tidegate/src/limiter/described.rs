@@ -1,8 +1,9 @@
 //! Asks the store what an [`Inquiry`] wants to know, in its order.
 
 use tidegate_core::described::{Described, Manner};
-use tidegate_core::engine::{Ask, Inquiry, Judged};
+use tidegate_core::engine::{Ask, Inquiry, Judged, Stance};
 use tidegate_core::request::Request;
+use tidegate_core::rules::Listed;
 use tidegate_core::store::{ChargeSet, Outcome, Refund, Store, StoreError};
 use tidegate_core::units::Nanos;
 
@@ -29,21 +30,53 @@ impl<S: Store> View<'_, S> {
         self.identify(&mut request);
         let (limiter, rules) = (self.limiter, &self.policy.rules);
         let now = || limiter.clock.now();
-        let inquiry = Inquiry::new(
-            rules,
-            limiter.stance,
-            &limiter.keys.load().fingerprint,
-            &request,
-            described,
-            manner,
-            now,
-        );
+        let inquiry = self.inquiry(&request, described, manner);
         let judged = match inquiry.listed() {
             Some(listed) => inquiry.listed_as(rules, listed, now()),
             None => self.asked(inquiry).await?.judged(rules, now),
         };
         self.tell(&request, &judged.decision);
         Ok(judged)
+    }
+
+    /// Denies a described request without a look at its limits, as the block list does. For requests
+    /// that contradict themselves: Envoy lets pass what gets an error. Where everything only watches,
+    /// the request is decided as any other.
+    ///
+    /// # Errors
+    /// When the store gave no answer.
+    pub async fn deny_described<'v>(
+        &'v self,
+        request: Request<'_>,
+        described: &Described<'_>,
+        manner: Manner,
+    ) -> Result<Judged<'v>, StoreError> {
+        if self.limiter.stance == Stance::AllShadow {
+            return self.check_described(request, described, manner).await;
+        }
+        let inquiry = self.inquiry(&request, described, manner);
+        let (block, now) = (Listed::Block { until: None }, self.limiter.clock.now());
+        let judged = inquiry.listed_as(&self.policy.rules, block, now);
+        self.tell(&request, &judged.decision);
+        Ok(judged)
+    }
+
+    fn inquiry<'v>(
+        &'v self,
+        request: &Request<'_>,
+        described: &Described<'_>,
+        manner: Manner,
+    ) -> Inquiry<'v> {
+        let limiter = self.limiter;
+        Inquiry::new(
+            &self.policy.rules,
+            limiter.stance,
+            &limiter.keys.load().fingerprint,
+            request,
+            described,
+            manner,
+            || limiter.clock.now(),
+        )
     }
 
     /// The inquiry with the answers to all its questions. They share the time that the caller waits.

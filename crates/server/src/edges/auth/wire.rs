@@ -8,14 +8,15 @@
 //! forgotten line must not skip every rule that has a path.
 //!
 //! The address is found by walking `X-Forwarded-For` from the peer. Loopback and unix peers are
-//! trusted, others only if the rules name them. Of all other headers only those are read that a rule
-//! names as `header.NAME`; whatever else a client sends cannot get its request refused.
+//! trusted, others only if the rules name them. The API key is found by `credentials`. Of all other
+//! headers only those are read that a rule names as `header.NAME`, and each may come once; whatever else
+//! a client sends cannot get its request rejected.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
 use tidegate::identity::Trusted;
 use tidegate::identity::forwarded::{self, Chain};
@@ -23,12 +24,11 @@ use tidegate_core::request::{Edge, PRIORITY, Priority, Request};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::units::Nanos;
 
+use super::credentials::{KeyHeader, api_key};
 use super::path::normalise;
 use crate::address::Place;
 use crate::edges::http::digested;
 use crate::edges::http::wire::{BadInput, LONGEST_VALUE};
-
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// What the rules have to do with reading a sub-request.
 #[derive(Debug)]
@@ -70,6 +70,8 @@ pub(crate) struct Options {
     pub(crate) deny_status: Option<StatusCode>,
     /// Which family of headers to believe.
     from: Option<Family>,
+    /// Which header holds the API key, where both have a purpose of their own.
+    key: Option<KeyHeader>,
     /// How much the request matters. Said here because no client writes the address that a proxy asks at.
     priority: Option<Priority>,
 }
@@ -98,6 +100,10 @@ impl Options {
                 ("from", "original") => options.from = Some(Family::Original),
                 ("from", "forwarded") => options.from = Some(Family::Forwarded),
                 ("from", _) => return Err(fault("from", "write original or forwarded")),
+                ("key", name) => {
+                    let wrong = || fault("key", "write x-api-key or authorization");
+                    options.key = Some(KeyHeader::from_name(name).ok_or_else(wrong)?);
+                }
                 ("priority", name) => {
                     let wrong = || fault("priority", "write critical, normal or sheddable");
                     options.priority = Some(Priority::from_name(name).ok_or_else(wrong)?);
@@ -105,7 +111,7 @@ impl Options {
                 _ => {
                     return Err(fault(
                         "query",
-                        "unknown parameter, write deny_status, from or priority",
+                        "unknown parameter, write deny_status, from, key or priority",
                     ));
                 }
             }
@@ -125,7 +131,7 @@ pub(crate) fn request<'a>(
     let mut request = Request {
         edge: Edge::Auth,
         ip: Some(client(headers, peer, &reading.trusted)),
-        api_key: api_key(headers).map(digested),
+        api_key: api_key(headers, options.key)?.map(digested),
         // A proxy cannot hold a request back: a delay is a refusal with that wait.
         patience: Some(Nanos::ZERO),
         ..Request::default()
@@ -141,7 +147,7 @@ pub(crate) fn request<'a>(
         request = request.with(PRIORITY, priority.name());
     }
     for (name, attribute) in &reading.headers {
-        if let Some(value) = text(headers, name.as_str())? {
+        if let Some(value) = once(headers, name.as_str())? {
             request = request.with(attribute.as_str(), value);
         }
     }
@@ -156,16 +162,6 @@ fn client(headers: &HeaderMap, peer: &Place, trusted: &Trusted) -> IpAddr {
     let chain = Chain::XForwardedFor;
     let lines = headers.get_all(chain.header()).iter();
     forwarded::client(peer, chain, lines.map(HeaderValue::as_bytes), trusted).client
-}
-
-fn api_key(headers: &HeaderMap) -> Option<&str> {
-    let key = headers.get(API_KEY).and_then(|value| value.to_str().ok());
-    let bearer = || {
-        let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-        let (scheme, token) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-    };
-    key.or_else(bearer).filter(|key| !key.is_empty())
 }
 
 /// What a proxy says about the request it asks for.
@@ -205,16 +201,11 @@ fn told(headers: &HeaderMap, options: Options) -> Result<Told<'_>, BadInput> {
     })
 }
 
-/// The value of a header that may be there once.
+/// The value of a header that may be there once. Which of two lines counts is up to the service behind.
 fn once<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, BadInput> {
     if headers.get_all(name).iter().nth(1).is_some() {
         return Err(fault(name, "given twice"));
     }
-    text(headers, name)
-}
-
-/// The first value of a header, as text.
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, BadInput> {
     let Some(value) = headers.get(name) else {
         return Ok(None);
     };
@@ -407,6 +398,23 @@ rules:
     }
 
     #[test]
+    fn a_header_that_a_rule_names_and_two_different_keys_are_rejected() {
+        let agents = [
+            ("x-original-uri", "/"),
+            ("user-agent", "a"),
+            ("user-agent", "b"),
+        ];
+        check(&agents, "", "user-agent: given");
+        let keys = [
+            ("x-original-uri", "/"),
+            ("x-api-key", "a"),
+            ("authorization", "Bearer b"),
+        ];
+        check(&keys, "", "x-api-key: differs");
+        check(&keys, "key=authorization", "127.0.0.1 key path=/");
+    }
+
+    #[test]
     fn how_much_a_request_matters_is_what_the_address_says_and_no_client() {
         let claims = [
             ("x-original-uri", "/a?priority=critical"),
@@ -425,6 +433,7 @@ rules:
         for (query, field) in [
             ("deny_status=200", "deny_status"),
             ("from=x", "from"),
+            ("key=cookie", "key"),
             ("priority=high", "priority"),
             ("priority=", "priority"),
             ("a=b", "query"),

@@ -1,11 +1,13 @@
 //! The attributes that native rules see of a described request.
 //!
 //! The entries of all descriptors are one set; of a name that comes twice the first value counts.
-//! `remote_address` is the client's address and `api_key` its key, as on the other edges.
+//! `remote_address` is the client's address and `api_key` its key, as on the other edges. An empty key
+//! counts as absent, and [`contradicting_keys`] finds requests with several.
 
 use tidegate::identity::ip;
 use tidegate_core::described::{Described, Hits};
 use tidegate_core::request::{Edge, Request};
+use tidegate_core::rules::RuleSet;
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::edges::http::digested;
@@ -21,16 +23,12 @@ pub(super) fn request<'a>(described: &'a Described<'_>) -> Request<'a> {
         patience: Some(Nanos::ZERO),
         ..Request::default()
     };
-    let (mut has_key, entries) = (false, described.descriptors.iter().flat_map(|d| &d.entries));
-    for (name, value) in entries {
+    for (name, value) in described.descriptors.iter().flat_map(|d| &d.entries) {
         match *name {
             // What is no address says nothing about who it is.
             "remote_address" | "ip" => request.ip = request.ip.or_else(|| ip::parse(value).ok()),
-            "api_key" if has_key => {}
-            "api_key" => {
-                has_key = true;
-                request.api_key = (!value.is_empty()).then(|| digested(value));
-            }
+            "api_key" if request.api_key.is_some() || value.is_empty() => {}
+            "api_key" => request.api_key = Some(digested(value)),
             name if request.text(name).is_some() => {}
             name => request.attributes.push((name.into(), (&**value).into())),
         }
@@ -40,6 +38,20 @@ pub(super) fn request<'a>(described: &'a Described<'_>) -> Request<'a> {
         request.attributes.push(domain);
     }
     request
+}
+
+/// Whether a request shows two different keys to rules that look at keys. Which of them the service
+/// behind goes by is not known here, so a blocked one could hide behind an invented one.
+pub(super) fn contradicting_keys(described: &Described<'_>, rules: &RuleSet) -> bool {
+    let entries = described.descriptors.iter().flat_map(|d| &d.entries);
+    let mut keys = entries
+        .filter(|(name, value)| *name == "api_key" && !value.is_empty())
+        .map(|(_, value)| value);
+    let Some(first) = keys.next() else {
+        return false;
+    };
+    keys.any(|other| other != first)
+        && (rules.has_lists() || rules.attributes().contains("api_key"))
 }
 
 /// What the most expensive of the descriptors costs; nothing if none of them is charged.
@@ -55,6 +67,7 @@ fn cost(described: &Described<'_>) -> Option<Cost> {
 mod tests {
     use super::*;
     use tidegate_core::described::Descriptor;
+    use tidegate_core::rules::SourceFile;
 
     fn described<'a>(descriptors: &[&[(&'a str, &'a str)]]) -> Described<'a> {
         let descriptor = |entries: &&[(&'a str, &'a str)]| Descriptor {
@@ -82,6 +95,27 @@ mod tests {
         assert_eq!(request.api_key, Some(digested("k1")));
         assert_eq!(request.patience, Some(Nanos::ZERO));
         assert_eq!(request.edge, Edge::Envoy);
+    }
+
+    #[test]
+    fn an_empty_key_counts_as_absent() {
+        let described = described(&[&[("api_key", "")], &[("api_key", "k1")]]);
+        assert_eq!(request(&described).api_key, Some(digested("k1")));
+    }
+
+    #[test]
+    fn two_different_keys_contradict_where_rules_look_at_keys() {
+        let parsed = |by: &str| {
+            let text = format!("version: 1\nrules:\n  - {{ name: r, by: {by}, rate: 1/hour }}\n");
+            let (name, text) = ("r", &*text);
+            tidegate_core::rules::parse(&[SourceFile { name, text }]).unwrap()
+        };
+        let (by_key, by_ip) = (parsed("api_key|ip"), parsed("ip"));
+        let two = described(&[&[("api_key", "a")], &[("path", "/"), ("api_key", "b")]]);
+        assert!(contradicting_keys(&two, &by_key));
+        assert!(!contradicting_keys(&two, &by_ip));
+        let same = described(&[&[("api_key", "a")], &[("api_key", "a"), ("api_key", "")]]);
+        assert!(!contradicting_keys(&same, &by_key));
     }
 
     #[test]

@@ -122,9 +122,14 @@ pub(super) async fn judge<'v, T>(
     let options = &service.envoy;
     let begun = Instant::now();
     let request = native::request(&asked.described);
-    let judged = view
-        .check_described(request, &asked.described, options.manner)
-        .await;
+    let described = &asked.described;
+    let judged = if native::contradicting_keys(described, &view.policy().rules) {
+        view.deny_described(request, described, options.manner)
+            .await
+    } else {
+        view.check_described(request, described, options.manner)
+            .await
+    };
     let took = begun.elapsed();
     service.metrics.took(Edge::Envoy, took);
     let judged = judged.map_err(|error| {

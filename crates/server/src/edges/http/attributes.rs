@@ -50,10 +50,24 @@ impl<'r, 'b> Attributes<'r, 'b> {
             }
             "ip" | "api_key" => return Err("given twice".to_owned()),
             text if request.text(text).is_some() => return Err("given twice".to_owned()),
-            _ => request.attributes.push((name, value)),
+            other => {
+                // No rule would find the client by such a name, and no list its key.
+                if let Some(known) = identity_name(other) {
+                    return Err(format!("write `{known}`"));
+                }
+                request.attributes.push((name, value));
+            }
         }
         Ok(())
     }
+}
+
+/// The attribute of identity that `name` differs from in case only.
+fn identity_name(name: &str) -> Option<&'static str> {
+    let known = ["ip", "api_key"].into_iter();
+    known
+        .filter(|known| known.len() == name.len())
+        .find(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// Whether an attribute or a unit may be called that.
