@@ -9,6 +9,7 @@
 //! nodes share and that may fail; `reservation` and `ledger` are for costs known only at the end; `replies` holds
 //! the port to one reply per set.
 
+mod failure;
 mod ledger;
 mod pass_on;
 mod replies;
@@ -21,6 +22,7 @@ use std::future::Future;
 
 use smallvec::{SmallVec, smallvec};
 
+pub use self::failure::{FailureCause, FailureKind};
 pub use self::ledger::{Abandoned, Ledger};
 pub use self::replies::{ReplyCountError, one_reply_per_set};
 pub use self::reservation::{Correction, Kept, Reserve, Settle, Settled, Used};

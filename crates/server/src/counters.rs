@@ -104,8 +104,8 @@ impl Counters {
             TokioRuntime::new()?,
             settings,
             Arc::new(move |event| {
-                tell(event);
-                counted.notice(event);
+                counted.notice(&event);
+                tell(&event);
                 if event == Event::Lost {
                     rung.notify_one();
                 }
@@ -206,9 +206,12 @@ fn tell_journal(news: JournalNews) {
 }
 
 /// Says once what changed.
-fn tell(event: Event) {
+fn tell(event: &Event) {
     match event {
-        Event::BreakerOpened => warn!("the store does not answer; {LOCAL}"),
+        Event::BreakerOpened { cause } => {
+            let kind = cause.kind.name();
+            warn!(kind, %cause, "the store does not answer; {LOCAL}");
+        }
         Event::BreakerClosed => info!("the store answers again"),
         Event::Lost => warn!("the store has lost counts, or another took over; putting them back"),
         Event::Seeded { counters, .. } => info!(counters, "put back what this node remembers"),
@@ -219,7 +222,7 @@ fn tell(event: Event) {
                 units, "charged what was admitted without the store"
             );
         }
-        Event::Clock(news) => tell_clock(news),
+        Event::Clock(news) => tell_clock(*news),
     }
 }
 

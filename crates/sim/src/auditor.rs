@@ -67,7 +67,7 @@ impl PartWatch for Listener {
                 return;
             };
             match event {
-                Event::BreakerOpened => *open = true,
+                Event::BreakerOpened { .. } => *open = true,
                 Event::BreakerClosed => *open = false,
                 _ => {}
             }

@@ -11,8 +11,8 @@ use tidegate::rules::{SourceFile, parse};
 use tidegate::{Fate, Limiter, Policy, Request, Secret};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, ChargeSet, Durability, OnStoreFailure, Outcome, Refund, Refunded, Role, Source, Store,
-    Terms,
+    Charge, ChargeSet, Durability, FailureCause, FailureKind, OnStoreFailure, Outcome, Refund,
+    Refunded, Role, Source, Store, Terms,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -291,7 +291,9 @@ fn the_breaker_is_told_of_once_each_way_and_no_request_is_sent_while_it_is_open(
     // The first is admitted and keeps the counter local: only it was sent.
     assert_eq!(bench.sent.lock().len(), 1);
     bench.pass(Nanos::from_secs(3));
-    assert_eq!(*bench.events.lock(), [Event::BreakerOpened]);
+    let refused = FailureCause::new(FailureKind::Other, "connection refused");
+    let opened = Event::BreakerOpened { cause: refused };
+    assert_eq!(*bench.events.lock(), std::slice::from_ref(&opened));
     bench.weather(Weather::FAIR);
     bench.pass(Nanos::from_secs(1));
     let events = bench.events.lock().clone();
@@ -299,7 +301,7 @@ fn the_breaker_is_told_of_once_each_way_and_no_request_is_sent_while_it_is_open(
         counters: 1,
         units: 8,
     };
-    assert_eq!(events, [Event::BreakerOpened, Event::BreakerClosed, pushed]);
+    assert_eq!(events, [opened, Event::BreakerClosed, pushed]);
     assert_eq!(bench.booked(), 8);
 }
 

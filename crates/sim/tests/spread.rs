@@ -105,6 +105,10 @@ fn a_second_refund_gives_nothing_back_in_any_part() {
     assert_eq!([bench.booked(&own), bench.booked(&all)], [1, 1]);
 }
 
+fn is_opening(event: &Event) -> bool {
+    matches!(event, Event::BreakerOpened { .. })
+}
+
 /// The budget is one for all steps, and the part that had no time left is not to blame.
 #[test]
 fn a_hung_part_costs_the_budget_once_and_the_next_step_is_decided_at_once() {
@@ -118,7 +122,7 @@ fn a_hung_part_costs_the_budget_once_and_the_next_step_is_decided_at_once() {
     assert!(outcome.admitted && outcome.source == Source::Fallback);
     bench.pass(MS(100));
     assert_eq!(bench.booked(&all), 1, "charged when there was time again");
-    let opened = bench.events_of(1).contains(&Event::BreakerOpened);
+    let opened = bench.events_of(1).iter().any(is_opening);
     assert!(!opened);
 }
 
@@ -144,7 +148,7 @@ fn a_part_is_not_blamed_for_the_time_that_another_took() {
     }
     assert!(local >= 10, "{local} of 30 had no time left");
     assert_eq!(bench.events_of(0), [], "it is in time");
-    assert!(!bench.events_of(1).contains(&Event::BreakerOpened));
+    assert!(!bench.events_of(1).iter().any(is_opening));
     assert_eq!(bench.booked(&all), 30);
 }
 

@@ -5,7 +5,8 @@
 
 use std::future::Future;
 
-use super::{Answer, Store};
+use super::failure::FailureCause;
+use super::{Answer, Store, StoreError};
 use crate::subject::Fingerprint;
 use crate::units::Nanos;
 
@@ -46,6 +47,11 @@ pub trait Probe: Send + Sync {
     /// The life that the latest answers came from, as far as it shows without asking: a connection
     /// that was made anew may have met another store.
     fn life(&self) -> Option<Life>;
+
+    /// Why a call failed, as an operator needs to know it. It names no address, user or secret.
+    fn cause(&self, error: &StoreError) -> FailureCause {
+        FailureCause::of(error)
+    }
 
     /// The slot that a subject's counters are in, if they are in this store. A subject stays in its
     /// slot; slots may move from store to store. A call about a subject that is elsewhere fails, and the

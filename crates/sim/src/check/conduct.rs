@@ -134,14 +134,14 @@ fn out_of_turn(case: &Case<'_>, line: usize) -> Option<String> {
         let events = case.history.events_of(line);
         for (at, _, event) in events.filter(|(_, of, _)| *of == node) {
             match (event, open) {
-                (Event::BreakerOpened, false) => open = true,
+                (Event::BreakerOpened { .. }, false) => open = true,
                 (Event::BreakerClosed, true) => open = false,
-                (Event::BreakerOpened | Event::BreakerClosed, _) => {
+                (Event::BreakerOpened { .. } | Event::BreakerClosed, _) => {
                     let dies = case.history.deaths.iter().any(|(_, dead)| *dead == node);
                     if !dies {
                         return Some(format!("node {node} at {at}: {event:?} again"));
                     }
-                    open = *event == Event::BreakerOpened;
+                    open = matches!(event, Event::BreakerOpened { .. });
                 }
                 _ => {}
             }
@@ -158,7 +158,7 @@ fn asked_while_open(case: &Case<'_>, line: usize) -> Option<String> {
         }
         let events = history.events_of(line).filter(|(_, of, _)| *of == node);
         let changes = events.filter_map(|(at, _, event)| match event {
-            Event::BreakerOpened => Some((*at, true)),
+            Event::BreakerOpened { .. } => Some((*at, true)),
             Event::BreakerClosed => Some((*at, false)),
             _ => None,
         });
@@ -185,7 +185,8 @@ fn not_exact(case: &Case<'_>) -> Option<String> {
     }
     let opened = |node, line| {
         let events = case.history.events_of(line);
-        let opened = events.filter(|(_, of, e)| *of == node && *e == Event::BreakerOpened);
+        let opened =
+            events.filter(|(_, of, e)| *of == node && matches!(e, Event::BreakerOpened { .. }));
         opened.count()
     };
     let mut lines = 0..case.scenario.parts;

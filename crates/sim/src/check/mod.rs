@@ -128,7 +128,7 @@ impl Case<'_> {
         let earlier = self.local.partition_point(|then| *then <= at);
         let local = earlier > 0 && lately(self.local[earlier - 1]);
         let changed = self.history.events.iter().any(|(then, _, event)| {
-            matches!(event, Event::BreakerOpened | Event::BreakerClosed) && lately(*then)
+            matches!(event, Event::BreakerOpened { .. } | Event::BreakerClosed) && lately(*then)
         });
         let lines = 0..self.scenario.parts;
         let mut each =
@@ -136,12 +136,12 @@ impl Case<'_> {
         let open = each.any(|(line, node)| {
             let events = self.history.events_of(line);
             let of_breaker = events.filter(|(then, of, event)| {
-                let breaker = matches!(event, Event::BreakerOpened | Event::BreakerClosed);
+                let breaker = matches!(event, Event::BreakerOpened { .. } | Event::BreakerClosed);
                 breaker && *of == node && *then <= at
             });
             of_breaker
                 .last()
-                .is_some_and(|(_, _, e)| *e == Event::BreakerOpened)
+                .is_some_and(|(_, _, e)| matches!(e, Event::BreakerOpened { .. }))
         });
         local || changed || open
     }

@@ -101,7 +101,7 @@ pub(super) fn alone(case: &Case<'_>, line: usize) -> (Scenario, History) {
         truths: vec![snapshot.truths[line]],
         used: here.iter().map(|subject| snapshot.used[*subject]).collect(),
     };
-    let events: Vec<_> = history.events_of(line).copied().collect();
+    let events: Vec<_> = history.events_of(line).cloned().collect();
     let sent = history.sent.iter().filter(|sent| sent.line == line);
     let alone = History {
         records: history.records.iter().filter_map(of).collect(),

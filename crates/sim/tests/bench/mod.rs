@@ -184,7 +184,7 @@ impl Bench {
     pub(crate) fn events_of(&self, part: usize) -> Vec<Event> {
         let told = self.told.0.lock();
         let of = told.iter().filter(|(id, _)| *id == PartId(part as u64));
-        of.map(|(_, event)| *event).collect()
+        of.map(|(_, event)| event.clone()).collect()
     }
 
     pub(crate) fn pass(&self, span: Nanos) {

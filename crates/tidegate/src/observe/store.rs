@@ -97,9 +97,9 @@ pub struct SharedSeries {
 
 impl SharedSeries {
     /// Counts an event.
-    pub fn notice(&self, event: Event) {
+    pub fn notice(&self, event: &Event) {
         match event {
-            Event::BreakerOpened => {
+            Event::BreakerOpened { .. } => {
                 self.open.set(1);
                 self.opened.inc();
             }
@@ -108,9 +108,9 @@ impl SharedSeries {
                 self.exact.set(0);
                 self.losses.inc();
             }
-            Event::Seeded { counters, .. } => self.seeded.add(counters as u64),
+            Event::Seeded { counters, .. } => self.seeded.add(*counters as u64),
             Event::Exact => self.exact.set(1),
-            Event::Pushed { units, .. } => self.pushed.add(units),
+            Event::Pushed { units, .. } => self.pushed.add(*units),
             Event::Clock(ClockNews::Jumped { .. }) => self.clock_jumps.inc(),
             Event::Clock(ClockNews::Level { .. }) => {} // read when the page is written
         }

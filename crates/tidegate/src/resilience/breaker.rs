@@ -1,9 +1,15 @@
-//! When to stop asking a store that does not answer, and when to ask again.
+//! Decides when a store is no longer called, and when it is called again.
 //!
-//! Closed: calls pass. Open: none does; only pings from the background can close it. A brief glitch
-//! does not open it, and one that keeps coming back keeps it open longer. Pure: results and time go
-//! in, changes come out.
+//! Closed: calls pass. Open: none does; only pings are sent. Errors open the breaker: several in a row, or
+//! half of many. Silence opens it too: requests are in flight and no reply of any kind arrives for a while.
+//! A late reply opens nothing: a store that replies late is slow, not gone.
+//!
+//! A breaker that errors opened closes after good pings, and after more of them each time it opens again
+//! soon. A breaker that silence opened closes with the first reply.
+//!
+//! A pure state machine: events and the time go in, changes come out.
 
+use tidegate_core::store::{FailureCause, FailureKind};
 use tidegate_core::units::Nanos;
 
 use super::settings::BreakerSettings;
@@ -12,22 +18,34 @@ use super::settings::BreakerSettings;
 #[derive(Clone, Debug)]
 pub struct Breaker {
     settings: BreakerSettings,
-    open: bool,
-    /// Failures in a row.
-    failed: u32,
+    state: BreakerState,
+    /// Errors in a row.
+    errors: u32,
     recent: Recent,
-    /// Good pings in a row since it opened.
-    good: u32,
-    /// Good pings asked for.
+    /// Good pings in a row that close the breaker.
     needed: u32,
     closed_at: Option<Nanos>,
+    in_flight: u64,
+    /// When the first request was sent since the last reply.
+    silent_since: Option<Nanos>,
 }
 
-/// A change of a breaker, to be told once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum BreakerState {
+    Closed,
+    /// Opened by errors. Good pings in a row since then.
+    Failing {
+        good: u32,
+    },
+    /// Opened by silence.
+    Silent,
+}
+
+/// A change of a breaker, reported once.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
     /// It opened.
-    Opened,
+    Opened(FailureCause),
     /// It closed.
     Closed,
 }
@@ -37,97 +55,157 @@ impl Breaker {
     pub fn new(settings: BreakerSettings) -> Self {
         Breaker {
             settings,
-            open: false,
-            failed: 0,
+            state: BreakerState::Closed,
+            errors: 0,
             recent: Recent::default(),
-            good: 0,
             needed: settings.good_pings,
             closed_at: None,
+            in_flight: 0,
+            silent_since: None,
         }
     }
 
-    /// Whether nothing may be asked.
+    /// Whether no call may be sent.
     pub fn is_open(&self) -> bool {
-        self.open
+        self.state != BreakerState::Closed
     }
 
-    /// A call was answered in time.
-    pub fn succeeded(&mut self, now: Nanos) {
-        self.failed = 0;
-        self.recent.count(now, self.settings.window, false);
+    /// A request was sent: a call or a ping.
+    pub fn sent(&mut self, now: Nanos) {
+        self.in_flight += 1;
+        self.silent_since.get_or_insert(now);
     }
 
-    /// A call failed or was late.
-    pub fn failed(&mut self, now: Nanos) -> Option<Change> {
-        if self.open {
-            return None; // was under way when it opened
+    /// A call was answered, in time or late.
+    pub fn replied(&mut self, now: Nanos) -> Option<Change> {
+        self.left(Some(now));
+        if self.state == BreakerState::Silent {
+            return Some(self.close(now));
         }
-        self.failed += 1;
+        self.errors = 0;
+        self.recent.count(now, self.settings.window, false);
+        None
+    }
+
+    /// A call ended with an error: the store said so, or the connection is lost.
+    pub fn failed(&mut self, now: Nanos, cause: impl FnOnce() -> FailureCause) -> Option<Change> {
+        self.left(Some(now));
+        self.count_error(now, cause)
+    }
+
+    /// Nobody waits for the reply any more. That says nothing about the store.
+    pub fn abandoned(&mut self) {
+        self.left(None);
+    }
+
+    /// A ping was answered, in time or late. While calls pass, it says nothing about them.
+    pub fn ping_replied(&mut self, now: Nanos) -> Option<Change> {
+        self.left(Some(now));
+        match self.state {
+            BreakerState::Closed => None,
+            BreakerState::Silent => Some(self.close(now)),
+            BreakerState::Failing { good } if good + 1 >= self.needed => Some(self.close(now)),
+            BreakerState::Failing { good } => {
+                self.state = BreakerState::Failing { good: good + 1 };
+                None
+            }
+        }
+    }
+
+    /// A ping ended with an error.
+    pub fn ping_failed(
+        &mut self,
+        now: Nanos,
+        cause: impl FnOnce() -> FailureCause,
+    ) -> Option<Change> {
+        self.left(Some(now));
+        self.ping_missed();
+        self.count_error(now, cause)
+    }
+
+    /// A ping is late. If its reply arrives, it still counts.
+    pub fn ping_missed(&mut self) {
+        if let BreakerState::Failing { good } = &mut self.state {
+            *good = 0;
+        }
+    }
+
+    /// Opens the breaker if the store has been silent for too long.
+    pub fn check_silence(&mut self, now: Nanos) -> Option<Change> {
+        let silent = now.since(self.silent_since?);
+        if self.is_open() || silent < self.settings.silence {
+            return None;
+        }
+        self.state = BreakerState::Silent;
+        let text = format!("no reply of any kind for {} ms", silent.millis_up());
+        Some(Change::Opened(FailureCause::new(FailureKind::Silent, text)))
+    }
+
+    fn count_error(&mut self, now: Nanos, cause: impl FnOnce() -> FailureCause) -> Option<Change> {
+        if self.is_open() {
+            return None; // was in flight when it opened
+        }
+        self.errors += 1;
         self.recent.count(now, self.settings.window, true);
-        let (calls, failures) = self.recent.sum();
-        let half = calls >= self.settings.half_of && 2 * failures >= calls;
-        if self.failed < self.settings.in_a_row && !half {
+        let (calls, errors) = self.recent.sum();
+        let half = calls >= self.settings.half_of && 2 * errors >= calls;
+        if self.errors < self.settings.in_a_row && !half {
             return None;
         }
         let soon = |closed: Nanos| now.since(closed) <= self.settings.too_soon;
-        self.needed = match self.closed_at.is_some_and(soon) {
-            true => (self.needed * 2).min(self.settings.most_pings),
-            false => self.settings.good_pings,
+        self.needed = if self.closed_at.is_some_and(soon) {
+            (self.needed * 2).min(self.settings.max_pings)
+        } else {
+            self.settings.good_pings
         };
-        self.open = true;
-        self.good = 0;
-        Some(Change::Opened)
+        self.state = BreakerState::Failing { good: 0 };
+        Some(Change::Opened(cause()))
     }
 
-    /// A ping was answered in time, or not. A good one says nothing of calls while they pass.
-    pub fn pinged(&mut self, now: Nanos, good: bool) -> Option<Change> {
-        match (self.open, good) {
-            (false, true) => None,
-            (false, false) => self.failed(now),
-            (true, false) => {
-                self.good = 0;
-                None
-            }
-            (true, true) => {
-                self.good += 1;
-                if self.good < self.needed {
-                    return None;
-                }
-                self.open = false;
-                self.failed = 0;
-                self.recent = Recent::default();
-                self.closed_at = Some(now);
-                Some(Change::Closed)
-            }
+    /// A request is no longer in flight. `heard` is the time of what came back, if anything did.
+    fn left(&mut self, heard: Option<Nanos>) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if heard.is_some() {
+            self.silent_since = heard.filter(|_| self.in_flight > 0);
         }
+    }
+
+    fn close(&mut self, now: Nanos) -> Change {
+        self.state = BreakerState::Closed;
+        self.errors = 0;
+        self.recent = Recent::default();
+        self.closed_at = Some(now);
+        Change::Closed
     }
 }
 
-const PARTS: usize = 10;
+const BINS: usize = 10;
 
-/// Calls and failures of the last while, in ten parts.
+/// Calls and errors of the last while, in ten bins.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recent {
-    part: u64,
-    counts: [(u32, u32); PARTS],
+    bin: u64,
+    counts: [(u32, u32); BINS],
 }
 
 impl Recent {
     fn count(&mut self, now: Nanos, window: Nanos, failed: bool) {
-        let part = now.get() / (window.get() / PARTS as u64).max(1);
-        let passed = part.saturating_sub(self.part).min(PARTS as u64);
+        let bin = now.get() / (window.get() / BINS as u64).max(1);
+        let passed = bin.saturating_sub(self.bin).min(BINS as u64);
         for gone in 0..passed {
-            let at = (part - gone) % PARTS as u64;
+            let at = (bin - gone) % BINS as u64;
             self.counts[at as usize] = (0, 0);
         }
-        self.part = self.part.max(part);
-        let (calls, failures) = &mut self.counts[(self.part % PARTS as u64) as usize];
-        *calls += 1;
-        *failures += u32::from(failed);
+        self.bin = self.bin.max(bin);
+        let (calls, errors) = &mut self.counts[(self.bin % BINS as u64) as usize];
+        *calls = calls.saturating_add(1);
+        *errors = errors.saturating_add(u32::from(failed));
     }
 
     fn sum(&self) -> (u32, u32) {
-        let add = |(c, f): (u32, u32), (calls, failures): &(u32, u32)| (c + calls, f + failures);
+        let add = |(c, e): (u32, u32), (calls, errors): &(u32, u32)| {
+            (c.saturating_add(*calls), e.saturating_add(*errors))
+        };
         self.counts.iter().fold((0, 0), add)
     }
 }
@@ -136,30 +214,42 @@ impl Recent {
 mod tests {
     use super::*;
 
-    /// Runs words at 100 ms each: `+` a good call, `-` a bad one, `p` a good ping, `x` a bad one,
-    /// `_` ten seconds of nothing. Answers with a letter per word: `.` closed, `O` open.
+    fn cause() -> FailureCause {
+        FailureCause::new(FailureKind::Refused, "connection refused")
+    }
+
+    /// Runs words at 100 ms each: `+` a call that is answered at once, `-` one that fails, `s` one that is
+    /// sent, `r` a reply to it, `a` one that is abandoned, `p` a good ping, `x` a bad one, `_` ten seconds of
+    /// nothing. Answers with a letter per word: `.` closed, `O` open.
     #[track_caller]
     fn check(words: &str, want: &str) {
         let mut breaker = Breaker::new(BreakerSettings::default());
         let mut now = Nanos::from_secs(1_000);
-        let mut told = String::new();
+        let mut states = String::new();
         for word in words.chars() {
             now = now.plus(Nanos::from_millis(100));
+            breaker.check_silence(now);
+            if "+-px".contains(word) {
+                breaker.sent(now);
+            }
             match word {
-                '+' => breaker.succeeded(now),
-                '-' => drop(breaker.failed(now)),
-                'p' => drop(breaker.pinged(now, true)),
-                'x' => drop(breaker.pinged(now, false)),
+                '+' | 'r' => drop(breaker.replied(now)),
+                '-' => drop(breaker.failed(now, cause)),
+                's' => breaker.sent(now),
+                'a' => breaker.abandoned(),
+                'p' => drop(breaker.ping_replied(now)),
+                'x' => drop(breaker.ping_failed(now, cause)),
                 '_' => now = now.plus(Nanos::from_secs(10)),
+                '.' => {}
                 other => panic!("{other}"),
             }
-            told.push(if breaker.is_open() { 'O' } else { '.' });
+            states.push(if breaker.is_open() { 'O' } else { '.' });
         }
-        assert_eq!(told, want, "{words}");
+        assert_eq!(states, want, "{words}");
     }
 
     #[test]
-    fn a_glitch_does_not_open_it_and_five_in_a_row_do() {
+    fn a_glitch_does_not_open_it_and_five_errors_in_a_row_do() {
         check("----+----+", "..........");
         check("-----", "....O");
     }
@@ -172,23 +262,55 @@ mod tests {
     }
 
     #[test]
-    fn only_pings_close_it_and_three_in_a_row() {
+    fn only_pings_close_what_errors_opened_and_three_in_a_row() {
         check("-----+++ppp", "....OOOOOO.");
         check("-----ppxppp", "....OOOOOO.");
     }
 
+    /// Late replies opened it once, and a store that replied after 6 ms was taken for one that was gone.
     #[test]
-    fn opening_again_soon_asks_for_twice_as_many_up_to_a_limit() {
+    fn lateness_never_opens_it() {
+        check("ssssssssssrrrrrrrrrr", "....................");
+        check("srsrsr.........srsr", "...................");
+        // Each reply is 0.9 s late.
+        check("s........rs........rs........r", &".".repeat(30));
+    }
+
+    #[test]
+    fn a_second_without_any_reply_opens_it_and_any_reply_closes_it() {
+        check("s.........", "..........");
+        check("s..........", "..........O");
+        check("ssssr..........", "..............O");
+        check("s..........r", "..........O.");
+        check("s...........p", "..........OO.");
+        // An error is no reply.
+        check("s..........-", "..........OO");
+    }
+
+    #[test]
+    fn silence_needs_something_in_flight() {
+        check("s+r............", "...............");
+        check("+____", ".....");
+    }
+
+    /// What is given up is no sign of life.
+    #[test]
+    fn giving_up_does_not_end_the_silence() {
+        check("sasasasasasa", "..........OO");
+    }
+
+    #[test]
+    fn opening_again_soon_needs_twice_as_many_pings_up_to_a_limit() {
         check("-----ppp-----pppppp", "....OOO.....OOOOOO.");
         let mut breaker = Breaker::new(BreakerSettings::default());
         let now = Nanos::from_secs(5);
         for want in [3, 6, 12, 24, 24] {
             while !breaker.is_open() {
-                breaker.failed(now);
+                breaker.failed(now, cause);
             }
             let mut pings = 0;
             while breaker.is_open() {
-                breaker.pinged(now, true);
+                breaker.ping_replied(now);
                 pings += 1;
             }
             assert_eq!(pings, want);
@@ -196,13 +318,20 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_told_once() {
+    fn each_change_is_reported_once_with_its_cause() {
         let mut breaker = Breaker::new(BreakerSettings::default());
         let now = Nanos::from_secs(5);
-        let changes = (0..9).filter_map(|_| breaker.failed(now));
-        assert_eq!(changes.collect::<Vec<_>>(), [Change::Opened]);
-        let changes = (0..9).filter_map(|_| breaker.pinged(now, true));
+        let changes = (0..9).filter_map(|_| breaker.failed(now, cause));
+        assert_eq!(changes.collect::<Vec<_>>(), [Change::Opened(cause())]);
+        let changes = (0..9).filter_map(|_| breaker.ping_replied(now));
         assert_eq!(changes.collect::<Vec<_>>(), [Change::Closed]);
+        breaker.sent(now);
+        let later = now.plus(Nanos::from_millis(1_250));
+        let silent = (0..9).filter_map(|_| breaker.check_silence(later));
+        let silent: Vec<Change> = silent.collect();
+        let text = "no reply of any kind for 1250 ms";
+        let cause = FailureCause::new(FailureKind::Silent, text);
+        assert_eq!(silent, [Change::Opened(cause)]);
     }
 
     #[test]

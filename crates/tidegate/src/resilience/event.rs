@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use tidegate_core::store::Life;
+use tidegate_core::store::{FailureCause, Life};
 
 use super::clock_watch::ClockNews;
 
 /// Something about the store changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The store is no longer asked.
-    BreakerOpened,
-    /// It is asked again.
+    /// The store is no longer called.
+    BreakerOpened {
+        /// Why.
+        cause: FailureCause,
+    },
+    /// It is called again.
     BreakerClosed,
     /// The store has lost counts, or another took over. Decisions are local from here on.
     Lost,

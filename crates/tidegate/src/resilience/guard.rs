@@ -8,18 +8,19 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tidegate_core::store::{
-    Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, Outcome, Probe, Refund,
-    Refunded, Reserve, Seed, Settle, Settled, Slot, Store, StoreError, Vitals, one_reply_per_set,
+    Beat, Charge, ChargeSet, FailureCause, FailureKind, Granted, Held, Hold, Inspection, Life,
+    Outcome, Probe, Refund, Refunded, Reserve, Seed, Settle, Settled, Slot, Store, StoreError,
+    Vitals, one_reply_per_set,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
-use super::breaker::{Breaker, Change};
-use super::bulkhead::{Bulkhead, Permit};
+use super::breaker::Change;
+use super::bulkhead::Bulkhead;
 use super::deadline::{budget_of, max_wait_of, within};
-use super::event::{Event, Watcher};
+use super::event::Watcher;
+use super::in_flight::{Barred, CallInFlight, InFlight};
 use super::owned::OwnedSet;
 use super::settings::Settings;
 use super::undo::{Manner, refund_of, unused};
@@ -59,6 +60,10 @@ fn away(why: Away, waited: Nanos) -> StoreError {
     }
 }
 
+fn late_cause() -> FailureCause {
+    FailureCause::new(FailureKind::Timeout, "no reply within the budget")
+}
+
 /// The answer to whoever needs a store that has lost nothing.
 pub(super) fn doubtful() -> StoreError {
     away(Away::Doubtful, Nanos::ZERO)
@@ -69,11 +74,9 @@ pub(super) struct Guard<S, R> {
     /// Nothing: whoever asks is told that there is no store.
     store: Option<Arc<S>>,
     runtime: R,
-    breaker: Mutex<Breaker>,
-    calls: Bulkhead,
+    calls: Arc<InFlight>,
     late: Bulkhead,
     budget: Nanos,
-    watcher: Watcher,
 }
 
 /// Charges that go on by themselves.
@@ -85,16 +88,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         Guard {
             store: store.map(Arc::new),
             runtime,
-            breaker: Mutex::new(Breaker::new(settings.breaker)),
-            calls: Bulkhead::new(settings.in_flight),
+            calls: InFlight::new(settings, watcher),
             late: Bulkhead::new(settings.in_flight),
             budget: settings.budget,
-            watcher,
         }
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.breaker.lock().is_open()
+        self.calls.is_open()
     }
 
     /// The slot that a subject is in, if it is in this store.
@@ -117,43 +118,42 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         let Ok(store) = self.store() else {
             return (None, None);
         };
-        let vitals = within(&self.runtime, self.budget, pin!(store.beat(beat))).await;
-        let vitals = vitals.and_then(Result::ok);
-        let change = self
-            .breaker
-            .lock()
-            .pinged(self.runtime.now(), vitals.is_some());
-        self.tell(change);
-        (vitals, change)
-    }
-
-    fn tell(&self, change: Option<Change>) {
-        match change {
-            Some(Change::Opened) => (self.watcher)(Event::BreakerOpened),
-            Some(Change::Closed) => (self.watcher)(Event::BreakerClosed),
-            None => {}
-        }
-    }
-
-    fn enter(&self) -> Answer<Permit> {
-        if self.is_open() {
-            return Err(away(Away::Open, Nanos::ZERO));
-        }
-        let permit = self.calls.enter();
-        permit.ok_or_else(|| away(Away::Full, Nanos::ZERO))
-    }
-
-    fn counted<T>(&self, answer: Answer<T>) -> Answer<T> {
+        let ping = self.calls.ping(self.runtime.now());
+        let reply = within(&self.runtime, self.budget, pin!(store.beat(beat))).await;
         let now = self.runtime.now();
-        match &answer {
-            Ok(_) => self.breaker.lock().succeeded(now),
-            Err(error) if error.is_unacknowledged() => self.breaker.lock().succeeded(now),
-            Err(_) => {
-                let change = self.breaker.lock().failed(now);
-                self.tell(change);
-            }
+        match reply {
+            Some(Ok(vitals)) => (Some(vitals), ping.ping_replied(now)),
+            Some(Err(error)) => (None, ping.ping_failed(now, || store.cause(&error))),
+            None => (None, ping.ping_failed(now, late_cause)),
         }
-        answer
+    }
+
+    fn enter(&self) -> Answer<CallInFlight> {
+        let entered = self.calls.enter(self.runtime.now());
+        entered.map_err(|barred| {
+            let why = match barred {
+                Barred::Open => Away::Open,
+                Barred::Full => Away::Full,
+            };
+            away(why, Nanos::ZERO)
+        })
+    }
+
+    /// Reports how a call ended.
+    fn report<T>(&self, call: CallInFlight, answer: &Answer<T>) {
+        let now = self.runtime.now();
+        match answer {
+            Err(error) if !error.is_unacknowledged() => call.failed(now, || self.cause(error)),
+            Ok(_) | Err(_) => call.replied(now),
+        };
+    }
+
+    /// Why a call failed, as the store sees it.
+    fn cause(&self, error: &StoreError) -> FailureCause {
+        match &self.store {
+            Some(store) => store.cause(error),
+            None => FailureCause::of(error),
+        }
     }
 
     async fn call<T>(&self, call: impl Future<Output = Answer<T>> + Send) -> Answer<T> {
@@ -166,13 +166,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         budget: Nanos,
         call: impl Future<Output = Answer<T>> + Send,
     ) -> Answer<T> {
-        let _permit = self.enter()?;
+        let in_flight = self.enter()?;
         let remains = self.remains(until, budget)?;
         let answer = within(&self.runtime, remains, pin!(call)).await;
-        match answer {
-            Some(answer) => self.counted(answer),
-            None => self.late(remains, budget),
-        }
+        let Some(answer) = answer else {
+            return self.late(in_flight, remains, budget);
+        };
+        self.report(in_flight, &answer);
+        answer
     }
 
     /// A call about a slot, which has the budget of its rule.
@@ -199,14 +200,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         }
     }
 
-    /// There was no answer. Who was given less than half of the budget is not to blame: it went
+    /// There was no answer. A store that had less than half of the budget is not to blame: the time went
     /// elsewhere.
-    fn late<T>(&self, waited: Nanos, budget: Nanos) -> Answer<T> {
-        let late = Err(away(Away::Late, waited));
-        match waited < Nanos::new(budget.get() / 2) {
-            true => late,
-            false => self.counted(late),
+    fn late<T>(&self, call: CallInFlight, waited: Nanos, budget: Nanos) -> Answer<T> {
+        if waited >= Nanos::new(budget.get() / 2) {
+            call.failed(self.runtime.now(), late_cause);
         }
+        Err(away(Away::Late, waited))
     }
 
     /// Charges a set, as long as it is not `until` yet.
@@ -241,7 +241,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         set: &ChargeSet<'_>,
         call: impl Future<Output = Answer<T>> + Send,
     ) -> Answer<T> {
-        let _permit = self.enter()?;
+        let in_flight = self.enter()?;
         let sent = self.runtime.now();
         let answer = within(&self.runtime, PATIENT, pin!(call)).await;
         let answer = answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT)));
@@ -251,10 +251,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
             false => self.budget,
         };
         if waited <= in_time {
-            return self.counted(answer);
+            self.report(in_flight, &answer);
+        } else {
+            in_flight.failed(self.runtime.now(), late_cause);
         }
-        let change = self.breaker.lock().failed(self.runtime.now());
-        self.tell(change);
         answer
     }
 
@@ -300,24 +300,28 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         sets: &[&ChargeSet<'_>],
         manner: Manner,
     ) -> Answer<Vec<Answer<Outcome>>> {
-        let _permit = self.enter()?;
+        let in_flight = self.enter()?;
         let (budget, life) = (self.budget_of(sets), self.life());
         let remains = self.remains(self.until(until, sets), budget)?;
         let mut charging = self.charging(sets, manner)?;
-        match within(&self.runtime, remains, charging.as_mut()).await {
-            Some((_, answers)) => {
-                let answers = sets.iter().zip(answers);
-                let counted =
-                    answers.map(|(set, answer)| match answer.is_err() && self.left(set) {
-                        true => answer,
-                        false => self.counted(answer),
-                    });
-                Ok(counted.collect())
-            }
-            None => {
-                self.wait_on(charging, life, manner);
-                self.late(remains, budget)
-            }
+        let Some((_, answers)) = within(&self.runtime, remains, charging.as_mut()).await else {
+            self.wait_on(charging, life, manner);
+            return self.late(in_flight, remains, budget);
+        };
+        self.report_all(in_flight, sets, &answers);
+        Ok(answers)
+    }
+
+    /// Reports one call that charged several sets: as failed if all of them failed.
+    fn report_all(&self, call: CallInFlight, sets: &[&ChargeSet<'_>], answers: &[Answer<Outcome>]) {
+        let own = || {
+            let pairs = sets.iter().zip(answers);
+            pairs.filter(|(set, answer)| answer.is_ok() || !self.left(set))
+        };
+        let answered = own().find(|(_, answer)| answer.is_ok());
+        match answered.or_else(|| own().next()) {
+            Some((_, answer)) => self.report(call, answer),
+            None => drop(call),
         }
     }
 
@@ -449,10 +453,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
 
     /// No decision waits for it: it has the time that debts have.
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        let _permit = self.enter()?;
+        let in_flight = self.enter()?;
         let seeding = pin!(self.store()?.seed(seeds));
         let answer = within(&self.runtime, PATIENT, seeding).await;
-        self.counted(answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT))))
+        let answer = answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT)));
+        self.report(in_flight, &answer);
+        answer
     }
 
     async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {

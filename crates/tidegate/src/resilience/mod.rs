@@ -21,6 +21,7 @@ mod event;
 mod eviction;
 mod fallback;
 mod guard;
+mod in_flight;
 mod join;
 mod lease;
 mod lenient;

@@ -57,17 +57,20 @@ pub struct Settings {
 /// When a breaker opens and closes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BreakerSettings {
-    /// Failures in a row that open it.
+    /// Errors in a row that open it.
     pub in_a_row: u32,
     /// Or half of this many calls and more within `window`.
     pub half_of: u32,
     /// See `half_of`.
     pub window: Nanos,
-    /// Good pings that close it.
+    /// Or requests in flight and no reply of any kind for so long. Pauses of a healthy store (a fork, a
+    /// slow command, a swapped page, a scheduler that is busy elsewhere) stay below it.
+    pub silence: Nanos,
+    /// Good pings in a row that close it after errors.
     pub good_pings: u32,
-    /// The most pings it may come to ask for.
-    pub most_pings: u32,
-    /// Opening again this soon after closing doubles the pings asked for.
+    /// The maximum to which `good_pings` grows.
+    pub max_pings: u32,
+    /// Opening again this soon after closing doubles the pings that are needed.
     pub too_soon: Nanos,
 }
 
@@ -77,8 +80,9 @@ impl Default for BreakerSettings {
             in_a_row: 5,
             half_of: 20,
             window: Nanos::from_secs(10),
+            silence: Nanos::from_secs(1),
             good_pings: 3,
-            most_pings: 24,
+            max_pings: 24,
             too_soon: Nanos::from_secs(10),
         }
     }

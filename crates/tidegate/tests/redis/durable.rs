@@ -314,7 +314,7 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
             settings,
             Arc::new(move |event| match event {
                 Event::Exact => is_exact.store(true, Ordering::SeqCst),
-                Event::BreakerOpened => seen.store(true, Ordering::SeqCst),
+                Event::BreakerOpened { .. } => seen.store(true, Ordering::SeqCst),
                 _ => {}
             }),
         );

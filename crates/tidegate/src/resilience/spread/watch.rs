@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use tidegate_core::store::PartId;
+use tidegate_core::store::{FailureCause, PartId};
 
 use crate::resilience::event::{Event, Watcher};
 
@@ -27,9 +27,10 @@ pub(in crate::resilience) struct AsOne {
     parts: Mutex<BTreeMap<PartId, Health>>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Health {
-    open: bool,
+    /// Why the breaker is open, if it is.
+    open_by: Option<FailureCause>,
     exact: bool,
 }
 
@@ -49,9 +50,9 @@ impl AsOne {
             change(&mut parts);
             (was, whole(&parts))
         };
-        match (was.open, is.open) {
-            (false, true) => (self.watcher)(Event::BreakerOpened),
-            (true, false) => (self.watcher)(Event::BreakerClosed),
+        match (was.open_by, is.open_by) {
+            (None, Some(cause)) => (self.watcher)(Event::BreakerOpened { cause }),
+            (Some(_), None) => (self.watcher)(Event::BreakerClosed),
             _ => {}
         }
         if is.exact && !was.exact {
@@ -62,7 +63,7 @@ impl AsOne {
 
 fn whole(parts: &BTreeMap<PartId, Health>) -> Health {
     Health {
-        open: parts.values().any(|part| part.open),
+        open_by: parts.values().find_map(|part| part.open_by.clone()),
         exact: !parts.is_empty() && parts.values().all(|part| part.exact),
     }
 }
@@ -77,15 +78,15 @@ impl PartWatch for AsOne {
             event,
             Event::Lost | Event::Seeded { .. } | Event::Pushed { .. } | Event::Clock(_)
         ) {
-            (self.watcher)(event);
+            (self.watcher)(event.clone());
         }
         self.tell_change(|parts| {
             let Some(part) = parts.get_mut(&part) else {
                 return; // gone
             };
             match event {
-                Event::BreakerOpened => part.open = true,
-                Event::BreakerClosed => part.open = false,
+                Event::BreakerOpened { cause } => part.open_by = Some(cause),
+                Event::BreakerClosed => part.open_by = None,
                 Event::Lost => part.exact = false,
                 Event::Exact => part.exact = true,
                 Event::Seeded { .. } | Event::Pushed { .. } | Event::Clock(_) => {}
@@ -104,7 +105,14 @@ impl PartWatch for AsOne {
 mod tests {
     use std::sync::Arc;
 
+    use tidegate_core::store::FailureKind;
+
     use super::*;
+
+    fn opened() -> Event {
+        let cause = FailureCause::new(FailureKind::Refused, "connection refused");
+        Event::BreakerOpened { cause }
+    }
 
     /// Runs words of a part number and a letter: `m` met, `g` gone, `o` opened, `c` closed, `e` exact,
     /// `l` lost. What is told of the whole, in the same letters.
@@ -114,7 +122,7 @@ mod tests {
         let heard = Arc::clone(&told);
         let as_one = AsOne::new(Arc::new(move |event| {
             heard.lock().push(match event {
-                Event::BreakerOpened => 'o',
+                Event::BreakerOpened { .. } => 'o',
                 Event::BreakerClosed => 'c',
                 Event::Exact => 'e',
                 Event::Lost => 'l',
@@ -127,7 +135,7 @@ mod tests {
             match what {
                 "m" => as_one.met(part),
                 "g" => as_one.gone(part),
-                "o" => as_one.told(part, Event::BreakerOpened),
+                "o" => as_one.told(part, opened()),
                 "c" => as_one.told(part, Event::BreakerClosed),
                 "e" => as_one.told(part, Event::Exact),
                 "l" => as_one.told(part, Event::Lost),

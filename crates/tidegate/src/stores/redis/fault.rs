@@ -3,6 +3,7 @@
 //! What a server says is looked up in `table`; what it does not know counts as an outage: the fallback
 //! decides, and the message is told. No fault tells a password.
 
+mod cause;
 mod table;
 
 use std::error::Error;

@@ -8,7 +8,9 @@
 use std::hash::{BuildHasher, RandomState};
 
 use redis::Value;
-use tidegate_core::store::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, StoreError, Vitals};
+use tidegate_core::store::{
+    Beat, FailureCause, Life, NodeId, PartId, Parts, Probe, Slot, StoreError, Vitals,
+};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
@@ -54,6 +56,14 @@ impl Probe for RedisStore {
 
     fn life(&self) -> Option<Life> {
         Some(life(self.way.run()?, self.memo.epoch()?))
+    }
+
+    fn cause(&self, error: &StoreError) -> FailureCause {
+        let (StoreError::Unavailable { source, .. } | StoreError::Refused { source, .. }) = error;
+        match source.downcast_ref::<Fault>() {
+            Some(fault) => fault.cause(),
+            None => FailureCause::of(error),
+        }
     }
 
     fn slot(&self, subject: Fingerprint) -> Option<Slot> {

@@ -1,0 +1,120 @@
+//! Why a store does not serve: a short kind for a metric label and a text for people.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::StoreError;
+
+/// The kind of a store failure. Its name is stable and fit for a metric label.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum FailureKind {
+    /// The connection is refused, closed or reset.
+    Refused,
+    /// Requests are in flight and no reply of any kind arrives.
+    Silent,
+    /// A reply did not arrive before the client library stopped waiting for it.
+    Timeout,
+    /// The user or the password is wrong or missing.
+    Auth,
+    /// The user lacks a permission.
+    Permission,
+    /// The server does not write because it cannot save its data.
+    Misconf,
+    /// The server is a replica.
+    Readonly,
+    /// The server has no memory left.
+    Oom,
+    /// The server is reading its data.
+    Loading,
+    /// The cluster is incomplete.
+    Clusterdown,
+    /// TLS could not be agreed on.
+    Tls,
+    /// The host name has no address.
+    Dns,
+    /// The reply is not one that the protocol allows.
+    Protocol,
+    /// Anything else.
+    Other,
+}
+
+impl FailureKind {
+    /// Every kind.
+    pub const ALL: [FailureKind; 14] = [
+        FailureKind::Refused,
+        FailureKind::Silent,
+        FailureKind::Timeout,
+        FailureKind::Auth,
+        FailureKind::Permission,
+        FailureKind::Misconf,
+        FailureKind::Readonly,
+        FailureKind::Oom,
+        FailureKind::Loading,
+        FailureKind::Clusterdown,
+        FailureKind::Tls,
+        FailureKind::Dns,
+        FailureKind::Protocol,
+        FailureKind::Other,
+    ];
+
+    /// The name in metrics and on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FailureKind::Refused => "refused",
+            FailureKind::Silent => "silent",
+            FailureKind::Timeout => "timeout",
+            FailureKind::Auth => "auth",
+            FailureKind::Permission => "permission",
+            FailureKind::Misconf => "misconf",
+            FailureKind::Readonly => "readonly",
+            FailureKind::Oom => "oom",
+            FailureKind::Loading => "loading",
+            FailureKind::Clusterdown => "clusterdown",
+            FailureKind::Tls => "tls",
+            FailureKind::Dns => "dns",
+            FailureKind::Protocol => "protocol",
+            FailureKind::Other => "other",
+        }
+    }
+}
+
+impl fmt::Display for FailureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a store does not serve. Names no address, user or secret.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FailureCause {
+    /// The kind.
+    pub kind: FailureKind,
+    /// What happened, and the cure if one is known.
+    pub text: Arc<str>,
+}
+
+impl FailureCause {
+    /// A cause of `kind`.
+    pub fn new(kind: FailureKind, text: impl Into<Arc<str>>) -> Self {
+        let text = text.into();
+        FailureCause { kind, text }
+    }
+
+    /// The cause of an error whose store does not classify its errors.
+    pub fn of(error: &StoreError) -> Self {
+        match error {
+            StoreError::Unavailable { source, .. } => {
+                FailureCause::new(FailureKind::Other, source.to_string())
+            }
+            StoreError::Refused { source, .. } => {
+                FailureCause::new(FailureKind::Protocol, source.to_string())
+            }
+        }
+    }
+}
+
+impl fmt::Display for FailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}

@@ -1,0 +1,72 @@
+//! The kind of a fault, for metrics and logs.
+
+use tidegate_core::store::{FailureCause, FailureKind};
+
+use super::{Fault, TIMEOUT};
+
+impl Fault {
+    /// Why the store does not serve: the kind of this fault and its text.
+    pub fn cause(&self) -> FailureCause {
+        FailureCause::new(self.kind(), self.to_string())
+    }
+
+    fn kind(&self) -> FailureKind {
+        if self.denied().is_some() {
+            return FailureKind::Permission;
+        }
+        match self.code.trim_start_matches("sentinel: ") {
+            TIMEOUT => FailureKind::Timeout,
+            "NOAUTH" | "WRONGPASS" | "DENIED" | "authentication failed" => FailureKind::Auth,
+            "MISCONF" => FailureKind::Misconf,
+            "READONLY" => FailureKind::Readonly,
+            "OOM" => FailureKind::Oom,
+            "LOADING" => FailureKind::Loading,
+            "CLUSTERDOWN" => FailureKind::Clusterdown,
+            "no TLS" => FailureKind::Tls,
+            "ERR" if self.detail.contains("AUTH") || self.detail.contains("password") => {
+                FailureKind::Auth
+            }
+            _ if self.detail.contains("failed to lookup address") => FailureKind::Dns,
+            _ if self.is_silence() => FailureKind::Refused,
+            _ => FailureKind::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::*;
+    use super::*;
+
+    #[test]
+    fn a_reply_of_the_server_has_its_kind() {
+        for (code, detail, want) in [
+            ("WRONGPASS", "invalid username-password pair", "auth"),
+            ("NOAUTH", "Authentication required.", "auth"),
+            ("NOPERM", "No permissions to access a key", "permission"),
+            ("MISCONF", "Redis is configured to save RDB", "misconf"),
+            ("READONLY", "You can't write", "readonly"),
+            ("OOM", "command not allowed", "oom"),
+            ("LOADING", "Redis is loading the dataset", "loading"),
+            ("CLUSTERDOWN", "The cluster is down", "clusterdown"),
+            ("NOVELTY", "never heard of", "other"),
+        ] {
+            let kind = Fault::answered(code, detail, None).cause().kind;
+            assert_eq!(kind.name(), want, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_broken_connection_has_its_kind() {
+        let io = |kind| Fault::of(&RedisError::from(std::io::Error::from(kind)), None);
+        let refused = io(std::io::ErrorKind::ConnectionRefused).cause();
+        assert_eq!(refused.kind, FailureKind::Refused);
+        assert!(refused.text.contains("connection refused"), "{refused}");
+        let timeout = io(std::io::ErrorKind::TimedOut).cause();
+        assert_eq!(timeout.kind, FailureKind::Timeout);
+        let unknown =
+            std::io::Error::other("failed to lookup address information: Name or service");
+        let unknown = Fault::of(&RedisError::from(unknown), None).cause();
+        assert_eq!(unknown.kind, FailureKind::Dns);
+    }
+}
