@@ -26,6 +26,7 @@ use crate::net::fair::Fair;
 use crate::net::linger::Lingering;
 use crate::net::outgoing::Outgoing;
 use crate::net::streams::{Streams, Together};
+use crate::net::unix_authority::UnixAuthority;
 use crate::net::watch::{self, Activity, Guards, Keeping};
 
 /// The most bytes of a request's head.
@@ -98,8 +99,12 @@ where
     let service = service_fn(move |request| answer(Arc::clone(&requests), request));
     let streams = Streams::default();
     let builder = builder(shared.handler.speaks(), streams.clone());
-    let io = TokioIo::new(Lingering::new(Fair(io)));
-    let connection = pin!(builder.serve_connection(io, service));
+    let io = Lingering::new(Fair(io));
+    let io = match (&shared.peer, shared.handler.speaks()) {
+        (Place::Unix(_), Speaks::Http2) => UnixAuthority::rewritten(io),
+        _ => UnixAuthority::ignored(io),
+    };
+    let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     let together = pin!(Together {
         connection,
         streams

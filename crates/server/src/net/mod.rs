@@ -29,4 +29,5 @@ pub(crate) mod peers;
 mod streams;
 pub(crate) mod tls;
 mod transfers;
+mod unix_authority;
 pub(crate) mod watch;

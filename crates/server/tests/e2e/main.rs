@@ -26,6 +26,7 @@ mod envoy_real;
 mod envoy_statistics;
 mod envoy_variables;
 mod grpc;
+mod grpc_clients;
 mod hostile;
 mod http;
 mod http2;
