@@ -6,6 +6,11 @@ local PATIENCE = 1000
 -- What happens when Tidegate is away: true lets everything pass, false answers 503.
 local OPEN = true
 
+-- The most header fields and bytes that are sent; a request with more is answered with 431. HAProxy 2.6 crashes over
+-- about 100 fields, and what does not fit into its buffer (tune.bufsize, 16 KiB) cannot be sent.
+local MAX_FIELDS = 64
+local MAX_BYTES = 12288
+
 -- Headers that belong to the client's connection or that only this file may write.
 local OWN = {
     ["connection"] = true, ["content-length"] = true, ["expect"] = true, ["host"] = true,
@@ -14,22 +19,29 @@ local OWN = {
     ["x-original-uri"] = true,
 }
 
--- The request as Tidegate is told of it.
+-- The header fields that describe the request to Tidegate; nothing if they are too many or too long.
 local function described(txn)
-    local headers = {}
+    local headers, fields, bytes = {}, 0, 0
+    local function add(name, value)
+        headers[name] = headers[name] or {}
+        table.insert(headers[name], value)
+        fields = fields + 1
+        bytes = bytes + #name + #value + 4
+    end
     for name, values in pairs(txn.http:req_get_headers()) do
         if not OWN[name] then
-            headers[name] = {}
             for _, value in pairs(values) do
-                table.insert(headers[name], value)
+                add(name, value)
             end
         end
     end
-    headers["x-original-uri"] = { txn.sf:pathq() }
-    headers["x-original-method"] = { txn.sf:method() }
-    headers["x-original-host"] = { txn.sf:req_hdr("host") }
-    headers["x-forwarded-for"] = { txn.sf:src() }
-    return headers
+    add("x-original-uri", txn.sf:pathq())
+    add("x-original-method", txn.sf:method())
+    add("x-original-host", txn.sf:req_hdr("host"))
+    add("x-forwarded-for", txn.sf:src())
+    if fields <= MAX_FIELDS and bytes <= MAX_BYTES then
+        return headers
+    end
 end
 
 -- Whether HAProxy made up this answer because nobody gave one. Tidegate signs a 503 of its own.
@@ -51,8 +63,12 @@ local function refuse(txn, status, headers, body)
 end
 
 core.register_action("tidegate", { "http-req" }, function(txn)
+    local headers = described(txn)
+    if not headers then
+        return refuse(txn, 431, {}, "")
+    end
     local answer = core.httpclient():get({
-        url = TIDEGATE, headers = described(txn), timeout = PATIENCE,
+        url = TIDEGATE, headers = headers, timeout = PATIENCE,
     })
     if away(answer) then
         if not OPEN then

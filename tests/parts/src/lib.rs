@@ -20,7 +20,7 @@ mod upstream;
 pub use authority::{Authority, Certificate};
 pub use cluster::Cluster;
 pub use proxy::{Fault, Proxy};
-pub use reverse_proxy::{Make, ReverseProxy, copy, end, moved, replaced, search_path};
+pub use reverse_proxy::{Make, Release, ReverseProxy, copy, end, moved, replaced, search_path};
 pub use sentinel::{Sentinel, Sentinels, WATCHED};
 pub use servers::{Program, Server, free_port};
 pub use shifted_clock::ShiftedClock;

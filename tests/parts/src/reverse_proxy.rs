@@ -18,16 +18,25 @@ use crate::free_port;
 /// Whose proxy it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Make {
-    /// Caddy 2.11.
+    /// Caddy.
     Caddy,
-    /// Envoy 1.40.
+    /// Envoy.
     Envoy,
-    /// Debian's HAProxy 2.6.
+    /// HAProxy.
     Haproxy,
-    /// Debian's nginx 1.22.
+    /// nginx.
     Nginx,
-    /// Traefik 3.7.
+    /// Traefik.
     Traefik,
+}
+
+/// A proxy of one release, by the name of its program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Release {
+    /// Whose it is.
+    pub make: Make,
+    /// What starts it.
+    pub program: &'static str,
 }
 
 impl Make {
@@ -44,6 +53,21 @@ impl Make {
         }
     }
 
+    /// The oldest and the newest release that the page claims, as `scripts/tools` installs them.
+    pub fn releases(self) -> [Release; 2] {
+        let programs = match self {
+            Make::Caddy => ["caddy-2.8", "caddy"],
+            Make::Envoy => ["envoy", "envoy"],
+            Make::Haproxy => ["haproxy", "haproxy-3.0"],
+            Make::Nginx => ["nginx", "nginx-1.31"],
+            Make::Traefik => ["traefik-3.0", "traefik"],
+        };
+        programs.map(|program| Release {
+            make: self,
+            program,
+        })
+    }
+
     fn folder(self) -> &'static str {
         match self {
             Make::Envoy => "docs/envoy",
@@ -52,12 +76,39 @@ impl Make {
     }
 }
 
+impl Release {
+    /// Its version, as the program prints it.
+    ///
+    /// # Panics
+    /// When the program is missing or prints no version.
+    pub fn version(self) -> String {
+        let flag = match self.make {
+            Make::Caddy | Make::Traefik => "version",
+            Make::Envoy => "--version",
+            Make::Haproxy | Make::Nginx => "-v",
+        };
+        let ran = Command::new(self.program)
+            .arg(flag)
+            .env("PATH", search_path())
+            .output()
+            .unwrap_or_else(|error| panic!("{self:?}: {error}; run scripts/tools"));
+        let printed = [ran.stdout, ran.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        let mut numbers = printed.split(|c: char| !(c.is_ascii_digit() || c == '.'));
+        let version =
+            numbers.find(|word| word.split('.').filter(|part| !part.is_empty()).count() > 2);
+        version
+            .unwrap_or_else(|| panic!("{self:?} prints no version: {printed}"))
+            .to_owned()
+    }
+}
+
 /// Where the files listen: for clients, for themselves, for operators.
 const PORTS: [u16; 3] = [8000, 8001, 9901];
 
 /// A running proxy.
 pub struct ReverseProxy {
-    make: Make,
+    release: Release,
     child: Child,
     folder: TempDir,
     port: u16,
@@ -70,23 +121,24 @@ impl ReverseProxy {
     ///
     /// # Panics
     /// When the program is missing, takes no such file, or does not answer in time.
-    pub fn start(make: Make, edits: &[(&str, &str)]) -> ReverseProxy {
+    pub fn start(release: Release, edits: &[(&str, &str)]) -> ReverseProxy {
         let deadline = Instant::now() + Duration::from_secs(60);
         // A port that is free now may be taken before the proxy has it; then another.
         loop {
-            let mut proxy = ReverseProxy::spawn(make, edits);
+            let mut proxy = ReverseProxy::spawn(release, edits);
             match proxy.wait(deadline) {
                 Ok(()) => return proxy,
                 Err(said) => assert!(
                     said.to_lowercase().contains("address already in use")
                         && Instant::now() < deadline,
-                    "{make:?} did not come up: {said}"
+                    "{release:?} did not come up: {said}"
                 ),
             }
         }
     }
 
-    fn spawn(make: Make, edits: &[(&str, &str)]) -> ReverseProxy {
+    fn spawn(release: Release, edits: &[(&str, &str)]) -> ReverseProxy {
+        let make = release.make;
         let ports = PORTS.map(|_| free_port());
         let moved: Vec<_> = PORTS.into_iter().zip(ports).flat_map(moved).collect();
         let own = moved.iter().map(|(from, to)| (&**from, &**to));
@@ -97,10 +149,9 @@ impl ReverseProxy {
         for (from, _) in asked {
             assert!(files.contains(from), "no file of {make:?} has {from:?}");
         }
-        let mut words = make.command_line().split(' ');
-        let program = words.next().expect("a command line begins with a program");
+        let words = make.command_line().split(' ').skip(1);
         let said = fs::File::create(folder.path().join("said")).expect("a file");
-        let child = Command::new(program)
+        let child = Command::new(release.program)
             .args(words.map(|word| replaced(word, &edits)))
             .current_dir(folder.path())
             .env("PATH", search_path())
@@ -110,10 +161,10 @@ impl ReverseProxy {
             .stderr(said)
             .spawn();
         let child = child.unwrap_or_else(|error| {
-            panic!("{make:?} does not start ({error}): run scripts/tools, which installs it")
+            panic!("{release:?} does not start ({error}): run scripts/tools, which installs it")
         });
         ReverseProxy {
-            make,
+            release,
             child,
             folder,
             port: ports[0],
@@ -145,9 +196,14 @@ impl ReverseProxy {
         SocketAddr::from(([127, 0, 0, 1], self.admin))
     }
 
-    /// Whose it is.
-    pub fn make(&self) -> Make {
-        self.make
+    /// Whose it is, and which.
+    pub fn release(&self) -> Release {
+        self.release
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// What it has printed so far.

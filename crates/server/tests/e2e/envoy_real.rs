@@ -54,7 +54,7 @@ impl Stand {
         let ports = ports.iter().map(|(from, to)| (&**from, &**to));
         let edits: Vec<_> = ports.chain(edits.iter().copied()).collect();
         Stand {
-            envoy: ReverseProxy::start(Make::Envoy, &edits),
+            envoy: ReverseProxy::start(Make::Envoy.releases()[0], &edits),
             backend,
         }
     }

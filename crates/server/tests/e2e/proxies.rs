@@ -1,17 +1,26 @@
-//! Real proxies with the files of `docs/proxies`, between a client and a backend, asking Tidegate.
+//! Real proxies with the files of `docs/proxies`, between a client and a backend, asking Tidegate. Each in
+//! the oldest and the newest release that the page claims.
 
-use tidegate_parts::{Arrived, Make, ReverseProxy, Upstream};
+mod heads;
+
+use tidegate_parts::{Arrived, Make, Release, ReverseProxy, Upstream};
 
 use crate::http::{Client, Reply};
 use crate::server::{Server, wait_for};
 
 const RULES: &str = "
 version: 1
-block: [127.0.0.99]
+block: [127.0.0.99, 'sha256:d7cb5ea3f967f6e0715b176b561bc607d6d9c55ca6eeefcb22072158b34d8886']
 rules:
   - { name: api, match: { path: /api/**, method: POST }, by: ip, rate: 2/hour burst 2 }
+  - { name: plan, match: { header.x-plan: free }, by: ip, rate: 1/hour burst 1 }
   - { name: shop, match: { host: shop.example }, by: ip, rate: 1/hour burst 1 }
 ";
+
+/// The key on the block list.
+const STOLEN: &str = "k-of-a-stolen-laptop";
+
+const MAKES: [Make; 4] = [Make::Nginx, Make::Caddy, Make::Traefik, Make::Haproxy];
 
 /// A machine that is busy must not look like a Tidegate that is away, where a test is not about that.
 pub(crate) const PATIENT: [(&str, &str); 7] = [
@@ -50,25 +59,25 @@ struct Stand {
 
 impl Stand {
     /// With the proxy's files as they are, also in how long they wait.
-    fn impatient(make: Make) -> Self {
-        Stand::asking(Server::start(RULES), make, &[])
+    fn impatient(release: Release) -> Self {
+        Stand::asking(Server::start(RULES), release, &[])
     }
 
     /// With texts of the proxy's files replaced.
-    fn edited(make: Make, edits: &[(&str, &str)]) -> Self {
-        Stand::before(Server::start(RULES), make, edits)
+    fn edited(release: Release, edits: &[(&str, &str)]) -> Self {
+        Stand::before(Server::start(RULES), release, edits)
     }
 
-    fn before(server: Server, make: Make, edits: &[(&str, &str)]) -> Self {
-        Stand::asking(server, make, &[edits, &PATIENT].concat())
+    fn before(server: Server, release: Release, edits: &[(&str, &str)]) -> Self {
+        Stand::asking(server, release, &[edits, &PATIENT].concat())
     }
 
-    fn asking(server: Server, make: Make, edits: &[(&str, &str)]) -> Self {
+    fn asking(server: Server, release: Release, edits: &[(&str, &str)]) -> Self {
         let backend = Upstream::start();
         let tidegate = format!(":{}", server.http.port());
         let behind = format!(":{}", backend.address().port());
         let ports = [(":8080", &*tidegate), (":3000", &*behind)];
-        let proxy = ReverseProxy::start(make, &[&ports, edits].concat());
+        let proxy = ReverseProxy::start(release, &[&ports, edits].concat());
         Stand {
             server,
             proxy,
@@ -86,7 +95,7 @@ impl Stand {
     #[track_caller]
     fn passes(&self, last: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
         let reply = self.ask(last, method, path, headers);
-        let what = format!("{:?}: {reply:?}", self.proxy.make());
+        let what = format!("{:?}: {reply:?}", self.proxy.release());
         assert_eq!((reply.status, &*reply.body), (200, "backend"), "{what}");
         let arrived = self.backend.take();
         let asked: Vec<_> = arrived.iter().map(|it: &Arrived| &*it.asked).collect();
@@ -106,8 +115,13 @@ impl Stand {
         headers: &[(&str, &str)],
     ) -> Reply {
         let reply = self.ask(last, method, path, headers);
-        assert_eq!(reply.status, status, "{:?}: {reply:?}", self.proxy.make());
-        assert_eq!(self.backend.take(), [], "{:?}", self.proxy.make());
+        assert_eq!(
+            reply.status,
+            status,
+            "{:?}: {reply:?}",
+            self.proxy.release()
+        );
+        assert_eq!(self.backend.take(), [], "{:?}", self.proxy.release());
         reply
     }
 }
@@ -123,7 +137,16 @@ fn told(make: Make) -> (bool, u16) {
 }
 
 fn limits(make: Make) {
-    let stand = Stand::edited(make, &[]);
+    for release in make.releases() {
+        limits_of(release);
+    }
+}
+
+fn limits_of(release: Release) {
+    let (make, stand) = (
+        release.make,
+        Stand::edited(release, &plan_sent(release.make)),
+    );
     let (headers_pass, unreadable) = told(make);
     for left in ["1", "0"] {
         let reply = stand.passes(2, "POST", "/api/x?y=1", &[]);
@@ -154,6 +177,60 @@ fn limits(make: Make) {
     stand.fails(429, 4, "GET", "/a", &shop);
     stand.fails(403, 99, "GET", "/free", &[]);
     stand.fails(unreadable, 5, "POST", "/free/..;x=1/api/x", &[]);
+    // A header that a rule names.
+    stand.passes(5, "GET", "/a", &[("x-plan", "free")]);
+    stand.fails(429, 5, "GET", "/a", &[("x-plan", "free")]);
+    stand.passes(5, "GET", "/a", &[("x-plan", "paid")]);
+    takes_one_key(&stand);
+}
+
+/// Caddy sends only the headers that its file names.
+fn plan_sent(make: Make) -> Vec<(&'static str, &'static str)> {
+    let line = "header_up X-API-Key";
+    let lines = "header_up X-Plan {header.X-Plan}\n\t\theader_up X-API-Key";
+    match make {
+        Make::Caddy => vec![(line, lines)],
+        _ => Vec::new(),
+    }
+}
+
+/// A blocked key passes neither alone nor beside another credential.
+fn takes_one_key(stand: &Stand) {
+    let bearer = format!("Bearer {STOLEN}");
+    let shown = ("authorization", &*bearer);
+    stand.passes(7, "GET", "/a", &[("x-api-key", "another")]);
+    stand.passes(7, "GET", "/a", &[("authorization", "Basic YTpi")]);
+    stand.fails(403, 7, "GET", "/a", &[("x-api-key", STOLEN)]);
+    stand.fails(403, 7, "GET", "/a", &[shown]);
+    stand.fails(403, 7, "GET", "/a", &[shown, ("x-api-key", "")]);
+    for lines in [
+        &[("x-api-key", "junk"), shown][..],
+        &[("x-api-key", "junk"), ("x-api-key", STOLEN)],
+        &[("x-api-key", STOLEN), ("x-api-key", "junk")],
+        &[("authorization", "Basic YTpi"), shown],
+        &[shown, ("authorization", "Basic YTpi")],
+    ] {
+        let reply = stand.ask(7, "GET", "/a", lines);
+        let what = format!("{:?}: {lines:?}: {reply:?}", stand.proxy.release());
+        assert!(matches!(reply.status, 400 | 403), "{what}");
+        assert_eq!(stand.backend.take(), [], "{what}");
+    }
+}
+
+/// The page claims releases that these tests run, and no others.
+#[test]
+fn the_page_claims_the_releases_that_are_tested() {
+    let page = include_str!("../../../../docs/proxies.md");
+    for (row, at) in [("oldest", 0), ("newest", 1)] {
+        let row = format!("| {row} release that is tested |");
+        let row = page.lines().find_map(|line| line.strip_prefix(&row));
+        let cells: Vec<&str> = row.unwrap().split('|').map(str::trim).collect();
+        for (make, claimed) in MAKES.into_iter().zip(cells) {
+            let version = make.releases()[at].version();
+            let is_it = version.starts_with(&format!("{claimed}."));
+            assert!(is_it, "{make:?} {version}, and the page says {claimed}");
+        }
+    }
 }
 
 /// Whatever a client says about itself, its second request to `/api` is its second.
@@ -168,8 +245,8 @@ fn believes_no_client(stand: &Stand) {
     let names = FORGED.map(|(name, _)| name).join(", ");
     let dropped = [("connection", &*names)];
     let reply = stand.ask(6, "POST", "/api/x", &dropped);
-    assert_ne!(reply.status, 200, "{:?}", stand.proxy.make());
-    assert_eq!(stand.backend.take(), [], "{:?}", stand.proxy.make());
+    assert_ne!(reply.status, 200, "{:?}", stand.proxy.release());
+    assert_eq!(stand.backend.take(), [], "{:?}", stand.proxy.release());
 }
 
 #[test]
@@ -193,8 +270,8 @@ fn haproxy_enforces_what_tidegate_decides() {
 }
 
 /// Everything passes while Tidegate is frozen or gone, and is limited again when it is back.
-fn opens(make: Make) {
-    let stand = Stand::impatient(make);
+fn opens(release: Release) {
+    let stand = Stand::impatient(release);
     // On a busy machine more may pass before.
     let limits_hold = || {
         wait_for("limits to hold", || {
@@ -216,7 +293,7 @@ fn opens(make: Make) {
     } = stand;
     drop(server);
     let reply = Client::connect(proxy.address()).post("/api/x", "hello");
-    assert_eq!(reply.status, 200, "{make:?}: {reply:?}");
+    assert_eq!(reply.status, 200, "{release:?}: {reply:?}");
     drop(backend);
 }
 
@@ -237,7 +314,7 @@ fn freeze(server: &Server) {
 #[test]
 fn nginx_caddy_and_haproxy_let_everything_pass_without_tidegate() {
     for make in [Make::Nginx, Make::Caddy, Make::Haproxy] {
-        opens(make);
+        make.releases().into_iter().for_each(opens);
     }
 }
 
@@ -255,37 +332,49 @@ fn a_proxy_that_is_told_to_close_lets_nothing_pass_without_tidegate() {
         (Make::Traefik, ("web", "web"), 500),
     ];
     for (make, edit, status) in closed {
-        let Stand {
-            server,
-            proxy,
-            backend,
-        } = Stand::edited(make, &[edit]);
-        drop(server);
-        let reply = Client::connect(proxy.address()).request("GET", "/free", &[], "");
-        assert_eq!(reply.status, status, "{make:?}: {reply:?}");
-        assert_eq!(backend.take(), [], "{make:?}");
+        for release in make.releases() {
+            stays_closed(release, edit, status);
+        }
     }
+}
+
+fn stays_closed(release: Release, edit: (&str, &str), status: u16) {
+    let Stand {
+        server,
+        proxy,
+        backend,
+    } = Stand::edited(release, &[edit]);
+    drop(server);
+    let reply = Client::connect(proxy.address()).request("GET", "/free", &[], "");
+    assert_eq!(reply.status, status, "{release:?}: {reply:?}");
+    assert_eq!(backend.take(), [], "{release:?}");
 }
 
 /// Of two Tidegates one may end at any time: what is refused stays refused.
 fn survives(make: Make, line: &str, two: &str) {
+    for release in make.releases() {
+        survives_in(release, line, two);
+    }
+}
+
+fn survives_in(release: Release, line: &str, two: &str) {
     let (first, second) = (Server::start(RULES), Server::start(RULES));
     let port = |server: &Server| format!(":{}", server.http.port());
     let two = two
         .replace(":A", &port(&first))
         .replace(":B", &port(&second));
-    let stand = Stand::before(first, make, &[(line, &two)]);
+    let stand = Stand::before(first, release, &[(line, &two)]);
     let blocked = || stand.ask(99, "GET", "/free", &[]).status;
-    assert_eq!(blocked(), 403, "{make:?}");
+    assert_eq!(blocked(), 403, "{release:?}");
     stand.server.signal("TERM");
     while Client::try_connect(stand.server.http).is_ok() {
-        assert_eq!(blocked(), 403, "{make:?}");
+        assert_eq!(blocked(), 403, "{release:?}");
     }
     for _ in 0..20 {
-        assert_eq!(blocked(), 403, "{make:?}");
+        assert_eq!(blocked(), 403, "{release:?}");
     }
     drop(second);
-    assert_eq!(blocked(), 200, "{make:?}: nobody is left to ask");
+    assert_eq!(blocked(), 200, "{release:?}: nobody is left to ask");
 }
 
 #[test]
@@ -308,11 +397,13 @@ fn three_lines_are_enough_for_caddy() {
     assert_eq!(lines.lines().count(), 3);
     let long = &file[file.find("\t# forward_auth").unwrap()..];
     let long = &long[..long.find("\treverse_proxy 127.0.0.1:3000").unwrap()];
-    let server = Server::start(RULES);
-    let lines = lines.replace(":8080", &format!(":{}", server.http.port()));
-    let stand = Stand::before(server, Make::Caddy, &[(long, &lines)]);
-    stand.passes(2, "POST", "/api/x", &FORGED);
-    stand.passes(2, "POST", "/api/x", &[]);
-    let refused = stand.fails(429, 2, "POST", "/api/x", &FORGED);
-    assert!(refused.header("retry-after").is_some());
+    for release in Make::Caddy.releases() {
+        let server = Server::start(RULES);
+        let lines = lines.replace(":8080", &format!(":{}", server.http.port()));
+        let stand = Stand::before(server, release, &[(long, &lines)]);
+        stand.passes(2, "POST", "/api/x", &FORGED);
+        stand.passes(2, "POST", "/api/x", &[]);
+        let refused = stand.fails(429, 2, "POST", "/api/x", &FORGED);
+        assert!(refused.header("retry-after").is_some());
+    }
 }

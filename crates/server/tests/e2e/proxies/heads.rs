@@ -1,0 +1,85 @@
+//! Heads that are too long or have too many fields are no way past a limit.
+
+use tidegate_parts::Make;
+
+use super::Stand;
+use crate::http::Client;
+
+/// A head that is too long, or has too many fields, was a way past the limit: Tidegate closed the
+/// connection over it, Caddy went on without the check for all clients, and HAProxy 2.6 crashed.
+fn takes_no_head_for_an_outage(make: Make) {
+    for release in make.releases() {
+        let mut stand = Stand::edited(release, &[]);
+        for _ in 0..2 {
+            stand.passes(2, "POST", "/api/x", &[]);
+        }
+        let long = |kib: usize| format!("x-pad: {}\r\n", "p".repeat(1016)).repeat(kib);
+        let many = |count| (0..count).map(|at| format!("x-{at}: a\r\n")).collect();
+        let mut heads: Vec<String> = [8, 13, 15, 20, 31, 33, 48, 128, 900].map(long).into();
+        heads.extend([50, 80, 94, 98, 99, 100, 101, 120, 2_000].map(many));
+        for lines in heads {
+            let head =
+                format!("POST /api/x HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n{lines}\r\n");
+            let what = format!(
+                "{release:?}: {} bytes, {} lines",
+                head.len(),
+                head.lines().count()
+            );
+            let mut client = Client::connect_from([127, 0, 0, 2].into(), stand.proxy.address());
+            // The proxy may end the connection before it has read everything.
+            let _ = client.send_raw(head.as_bytes());
+            if let Ok(reply) = client.receive() {
+                assert!((400..500).contains(&reply.status), "{what}: {reply:?}");
+            }
+            assert!(stand.proxy.is_running(), "{what}: {}", stand.proxy.said());
+            stand.fails(429, 2, "POST", "/api/x", &[]);
+        }
+    }
+}
+
+#[test]
+fn no_head_opens_nginx() {
+    takes_no_head_for_an_outage(Make::Nginx);
+}
+
+#[test]
+fn no_head_opens_caddy() {
+    takes_no_head_for_an_outage(Make::Caddy);
+}
+
+#[test]
+fn no_head_opens_traefik() {
+    takes_no_head_for_an_outage(Make::Traefik);
+}
+
+#[test]
+fn no_head_opens_haproxy() {
+    takes_no_head_for_an_outage(Make::Haproxy);
+}
+
+/// Where everything is sent and nothing bounded before, the response of Tidegate alone must do.
+#[test]
+fn a_caddy_that_sends_every_header_is_not_opened_either() {
+    let all = [
+        ("max_header_size 16KB", "max_header_size 1MB"),
+        ("\t\theader_up -*\n", ""),
+        ("\t\theader_up X-API-Key {header.X-API-Key}\n", ""),
+        ("\t\theader_up Authorization {header.Authorization}\n", ""),
+    ];
+    for release in Make::Caddy.releases() {
+        let stand = Stand::edited(release, &all);
+        for _ in 0..2 {
+            stand.passes(2, "POST", "/api/x", &[]);
+        }
+        for kib in [33, 64, 300, 900] {
+            for _ in 0..5 {
+                let long = "p".repeat(kib << 10);
+                let reply = stand.ask(2, "POST", "/api/x", &[("x-pad", &long)]);
+                // A head that is a little too long and comes in one piece is still read.
+                assert!(matches!(reply.status, 429 | 431), "{release:?}: {reply:?}");
+                assert_eq!(stand.backend.take(), [], "{release:?}");
+            }
+            stand.fails(429, 2, "POST", "/api/x", &[]);
+        }
+    }
+}
