@@ -10,7 +10,7 @@ use tidegate::{MOST_ADAPTIVE, MOST_COUNTED, MOST_TENDED};
 use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
-use crate::net::{body, connection, outgoing, tls};
+use crate::net::{body, connection, linger, outgoing, tls};
 
 const BEGIN: &str = "<!-- caps -->\n";
 const END: &str = "<!-- end of caps -->\n";
@@ -96,6 +96,18 @@ fn of_http() -> Vec<Row> {
             "time for a body to arrive",
             secs(body::DEADLINE),
             "408",
+        ),
+        (
+            door,
+            "bytes discarded after the last response",
+            size(linger::MAX_DISCARDED),
+            "closed",
+        ),
+        (
+            door,
+            "time for a client to close after it",
+            secs(linger::MAX_LINGER),
+            "closed",
         ),
         (
             door,
