@@ -10,7 +10,8 @@ use tidegate::{MOST_ADAPTIVE, MOST_COUNTED, MOST_TENDED};
 use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
-use crate::net::{body, connection, linger, outgoing, tls};
+use crate::net::waiting_streams::WaitingStreams;
+use crate::net::{body, connection, heads, linger, outgoing, tls};
 
 const BEGIN: &str = "<!-- caps -->\n";
 const END: &str = "<!-- end of caps -->\n";
@@ -78,12 +79,7 @@ fn of_http() -> Vec<Row> {
             size(connection::LONGEST_HEAD),
             "431",
         ),
-        (
-            door,
-            "header fields",
-            number(connection::MOST_FIELDS),
-            "431",
-        ),
+        (door, "header fields", number(heads::MAX_FIELDS), "431"),
         (door, "a body", size(body::SMALL), "413"),
         (
             door,
@@ -229,6 +225,18 @@ fn of_http2() -> Vec<Row> {
             "streams of a connection",
             number(connection::MOST_STREAMS as usize),
             "refused",
+        ),
+        (
+            door,
+            "heads of a connection in memory",
+            size(heads::MAX_CONNECTION_BYTES),
+            "the stream is refused",
+        ),
+        (
+            door,
+            "streams of a listener that wait, with their heads",
+            size(WaitingStreams::MAX_BYTES),
+            "the one that has waited longest is reset",
         ),
         (
             door,

@@ -3,7 +3,6 @@
 //! Kept true: a panic while handling one request is answered and counted, and neither the connection
 //! nor the process ends by it. Its silence and its end are `watch`'s.
 
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +10,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
-use http::{HeaderValue, Version, header};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -23,18 +23,15 @@ use tracing::{debug, error};
 
 use crate::address::Place;
 use crate::net::fair::Fair;
+use crate::net::heads::{HeadError, HeldHead, HeldHeads};
 use crate::net::linger::Lingering;
 use crate::net::outgoing::Outgoing;
-use crate::net::streams::{Streams, Together};
+use crate::net::streams::{ConnectionWithStreams, StreamExecutor, StreamQueue};
 use crate::net::unix_authority::UnixAuthority;
 use crate::net::watch::{self, Activity, Guards, Keeping};
 
 /// The most bytes of a request's head.
 pub(crate) const LONGEST_HEAD: usize = 32 << 10;
-/// The most header fields of an HTTP/1 request. That is hyper's own bound: to set it, even to the same,
-/// would cost an allocation for each request.
-#[cfg(test)]
-pub(crate) const MOST_FIELDS: usize = 100;
 /// The most streams that an HTTP/2 connection may have open.
 pub(crate) const MOST_STREAMS: u32 = 128;
 /// Streams that the client has reset and that wait to be taken up: whoever opens streams to reset them
@@ -81,6 +78,7 @@ struct Shared<H> {
     peer: Place,
     activity: Activity,
     metrics: Arc<Metrics>,
+    heads: Arc<HeldHeads>,
 }
 
 /// Serves one connection to its end.
@@ -94,24 +92,33 @@ where
         peer,
         activity: Activity::default(),
         metrics: Arc::clone(&guards.metrics),
+        heads: Arc::default(),
     });
-    let requests = Arc::clone(&shared);
-    let service = service_fn(move |request| answer(Arc::clone(&requests), request));
-    let streams = Streams::default();
-    let builder = builder(shared.handler.speaks(), streams.clone());
+    let streams = StreamQueue::new(Arc::clone(&guards.waiting_streams));
+    let (requests, head_size) = (Arc::clone(&shared), streams.head_size());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let held = requests.hold_head(&request);
+        if let Ok(Some(head)) = &held {
+            head_size.set(head.bytes());
+        }
+        // A request that is not served leaves memory here.
+        let served = held.map(|head| (request, head));
+        respond(Arc::clone(&requests), served)
+    });
+    let builder = builder(shared.handler.speaks(), streams.executor());
     let io = Lingering::new(Fair(io));
     let io = match (&shared.peer, shared.handler.speaks()) {
         (Place::Unix(_), Speaks::Http2) => UnixAuthority::rewritten(io),
         _ => UnixAuthority::ignored(io),
     };
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let together = pin!(Together {
+    let together = pin!(ConnectionWithStreams {
         connection,
         streams
     });
     let ended = watch::over(
         together,
-        |together: Pin<&mut Together<'_, _>>| {
+        |together: Pin<&mut ConnectionWithStreams<'_, _>>| {
             Connection::graceful_shutdown(together.get_mut().connection.as_mut());
         },
         &shared.activity,
@@ -124,8 +131,8 @@ where
     }
 }
 
-fn builder(speaks: Speaks, streams: Streams) -> Builder<Streams> {
-    let mut builder = Builder::new(streams);
+fn builder(speaks: Speaks, executor: StreamExecutor) -> Builder<StreamExecutor> {
+    let mut builder = Builder::new(executor);
     if speaks == Speaks::Http2 {
         builder = builder.http2_only();
     }
@@ -143,10 +150,34 @@ fn builder(speaks: Speaks, streams: Streams) -> Builder<Streams> {
     builder
 }
 
-async fn answer<H: Handler>(
+impl<H> Shared<H> {
+    /// Counts the head of an HTTP/2 request.
+    fn hold_head(&self, request: &Request<Incoming>) -> Result<Option<HeldHead>, HeadError> {
+        if request.version() < Version::HTTP_2 {
+            return Ok(None);
+        }
+        HeldHeads::hold(&self.heads, request).map(Some)
+    }
+}
+
+/// Responds to a request, or to one whose head is more than is held in memory.
+async fn respond<H: Handler>(
     shared: Arc<Shared<H>>,
-    request: Request<Incoming>,
-) -> Result<Answer, Infallible> {
+    served: Result<(Request<Incoming>, Option<HeldHead>), HeadError>,
+) -> Result<Answer, h2::Error> {
+    match served {
+        Ok((request, _head)) => Ok(answer(&shared, request).await),
+        Err(HeadError::TooManyFields) => {
+            let mut response = Response::new(Bytes::new().into());
+            *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            Ok(response)
+        }
+        // The client may send it again: nothing of it was done.
+        Err(HeadError::TooManyBytes) => Err(h2::Reason::REFUSED_STREAM.into()),
+    }
+}
+
+async fn answer<H: Handler>(shared: &Shared<H>, request: Request<Incoming>) -> Answer {
     let _under_way = shared.activity.begin();
     let version = request.version();
     let work = shared.handler.handle(&shared.peer, request);
@@ -160,7 +191,7 @@ async fn answer<H: Handler>(
             .headers_mut()
             .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    Ok(answer)
+    answer
 }
 
 /// What `work` gives, or nothing if it panicked. It is not polled again after that.
@@ -180,8 +211,8 @@ pub(crate) async fn caught<F: Future>(work: F) -> Option<F::Output> {
 mod tests {
     use super::*;
     use crate::drain::Phase;
+    use crate::net::waiting_streams::WaitingStreams;
     use crate::net::watch::Age;
-    use bytes::Bytes;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio::sync::{Semaphore, mpsc, watch};
@@ -233,6 +264,7 @@ mod tests {
             _busy: mpsc::channel(1).0,
             phase: phase.subscribe(),
             metrics: Arc::clone(&metrics),
+            waiting_streams: WaitingStreams::new(WaitingStreams::MAX_BYTES),
         };
         let peer = Place::Unix("test".into());
         let keeping = Keeping {

@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 use super::connection::{self, Handler};
 use super::peers::Peers;
 use super::tls::Tls;
+use super::waiting_streams::WaitingStreams;
 use super::watch::{Guards, Keeping};
 use crate::address::{Address, Place};
 use crate::drain::Phase;
@@ -141,6 +142,7 @@ impl Listener {
     ) {
         let room = Arc::new(Semaphore::new(bounds.connections));
         let peers = Peers::of_at_most(bounds.per_peer);
+        let waiting_streams = WaitingStreams::new(WaitingStreams::MAX_BYTES);
         loop {
             let permit = tokio::select! {
                 permit = Arc::clone(&room).acquire_owned() => permit.expect("never closed"),
@@ -152,6 +154,7 @@ impl Listener {
                 _busy: ending.busy.clone(),
                 phase: ending.phase.clone(),
                 metrics: Arc::clone(&metrics),
+                waiting_streams: Arc::clone(&waiting_streams),
             };
             let accepted = tokio::select! {
                 accepted = self.accept(door.clone(), bounds.keeping, guards, &peers, &tls) => accepted,

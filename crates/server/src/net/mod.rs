@@ -6,7 +6,9 @@
 //! | connections | `--max-connections`, and what the limit on open files leaves | the next one waits in the backlog |
 //! | connections of one peer | `--max-connections-per-peer`; loopback, unix sockets and trusted proxies are exempt | the next one is closed |
 //! | nothing sent, headers trickling, answer not read | `--idle` | closed |
-//! | header bytes and count | [`connection::LONGEST_HEAD`], 100 | 431 |
+//! | header bytes and fields of a request | [`connection::LONGEST_HEAD`], [`heads::MAX_FIELDS`] | 431 |
+//! | heads of an HTTP/2 connection | [`heads::MAX_CONNECTION_BYTES`] | the stream is refused |
+//! | HTTP/2 streams of a listener that wait | [`WaitingStreams::MAX_BYTES`](waiting_streams::WaitingStreams::MAX_BYTES) | the one that has waited longest is reset |
 //! | body | 64 KiB, lists 1 MiB | 413 |
 //! | body trickling | [`body::DEADLINE`] | 408 |
 //! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |
@@ -22,6 +24,7 @@ pub(crate) mod body;
 mod client_names;
 pub(crate) mod connection;
 pub(crate) mod fair;
+pub(crate) mod heads;
 pub(crate) mod linger;
 pub(crate) mod listener;
 pub(crate) mod outgoing;
@@ -30,4 +33,5 @@ mod streams;
 pub(crate) mod tls;
 mod transfers;
 mod unix_authority;
+pub(crate) mod waiting_streams;
 pub(crate) mod watch;

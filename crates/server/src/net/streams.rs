@@ -1,40 +1,100 @@
-//! The streams of one HTTP/2 connection: what they want done in one turn is done together.
+//! The streams of one HTTP/2 connection: work that arrives in one turn is done together.
 //!
-//! Work is done where it stands as far as it goes, because a task costs more than most decisions; only
-//! what has to wait becomes one. And it is done when the connection has nothing more to read, so that
-//! the answers to requests that came together leave together: one after another, each would be a write
-//! of its own, and its client would ask one by one from then on. Knows no protocol.
+//! Work runs in the connection's own task as far as it goes, because a task costs more than most
+//! decisions. Only work that has to wait becomes a task. Work runs when the connection has nothing more
+//! to read, so that the responses to requests that arrive together leave together. One after another,
+//! each would be a write of its own, and its client would send one by one from then on.
+//!
+//! Ownership: the connection owns the queue, and hyper's executors only refer to it. Every stream
+//! contains an executor. An executor that owned the queue would keep itself and all queued requests in
+//! memory once the connection has ended. This way a connection drops its queue in whatever way it ends.
+//! Knows no protocol.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 
+use super::waiting_streams::WaitingStreams;
+
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The work of streams that has not begun.
-#[derive(Clone, Default)]
-pub(super) struct Streams(Arc<Mutex<Vec<Work>>>);
+/// The streams of a connection whose work has not begun.
+pub(super) struct StreamQueue {
+    /// Each with the bytes that its request's head takes.
+    queued: Arc<Mutex<QueuedStreams>>,
+    waiting: Arc<WaitingStreams>,
+}
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
+#[derive(Default)]
+struct QueuedStreams {
+    works: Vec<(Work, usize)>,
+    /// The bytes of the head that was read last.
+    head_bytes: usize,
+}
+
+/// Puts the work of streams into the queue of their connection, for as long as that exists.
+#[derive(Clone)]
+pub(super) struct StreamExecutor(Weak<Mutex<QueuedStreams>>);
+
+/// Tells the queue how much memory the head of the next stream takes.
+pub(super) struct HeadSize(Weak<Mutex<QueuedStreams>>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, work: F) {
-        self.0.lock().push(Box::pin(work));
+        if let Some(queued) = self.0.upgrade() {
+            let mut queued = queued.lock();
+            let head_bytes = std::mem::take(&mut queued.head_bytes);
+            queued.works.push((Box::pin(work), head_bytes));
+        }
     }
 }
 
-impl Streams {
-    /// Does what there is to do; whether there was anything.
+impl HeadSize {
+    /// hyper calls the service with a request and hands the stream's work to the executor right after.
+    pub(super) fn set(&self, bytes: usize) {
+        if let Some(queued) = self.0.upgrade() {
+            queued.lock().head_bytes = bytes;
+        }
+    }
+}
+
+impl StreamQueue {
+    /// A queue whose streams join `waiting` when they have to wait.
+    pub(super) fn new(waiting: Arc<WaitingStreams>) -> Self {
+        StreamQueue {
+            queued: Arc::default(),
+            waiting,
+        }
+    }
+
+    pub(super) fn executor(&self) -> StreamExecutor {
+        StreamExecutor(Arc::downgrade(&self.queued))
+    }
+
+    pub(super) fn head_size(&self) -> HeadSize {
+        HeadSize(Arc::downgrade(&self.queued))
+    }
+
+    /// Runs the queued work. Returns whether there was any.
     fn advance(&self) -> bool {
-        let works = std::mem::take(&mut *self.0.lock());
+        let works = std::mem::take(&mut self.queued.lock().works);
         let any = !works.is_empty();
-        // Whoever is told to wake is nobody: a task asks again.
-        let mut nobody = Context::from_waker(Waker::noop());
-        for mut work in works {
-            if work.as_mut().poll(&mut nobody).is_pending() {
-                tokio::spawn(work);
+        // Nobody has to be woken: a task polls its work again.
+        let mut no_waker = Context::from_waker(Waker::noop());
+        for (mut work, head_bytes) in works {
+            if work.as_mut().poll(&mut no_waker).is_pending() {
+                let entry = WaitingStreams::enter(&self.waiting, head_bytes);
+                tokio::spawn(async move {
+                    tokio::select! {
+                        biased;
+                        () = entry.evicted() => {}
+                        () = work => {}
+                    }
+                });
             }
         }
         any
@@ -42,12 +102,12 @@ impl Streams {
 }
 
 /// A connection with its streams.
-pub(super) struct Together<'c, C> {
+pub(super) struct ConnectionWithStreams<'c, C> {
     pub(super) connection: Pin<&'c mut C>,
-    pub(super) streams: Streams,
+    pub(super) streams: StreamQueue,
 }
 
-impl<C: Future> Future for Together<'_, C> {
+impl<C: Future> Future for ConnectionWithStreams<'_, C> {
     type Output = C::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
@@ -58,5 +118,63 @@ impl<C: Future> Future for Together<'_, C> {
                 return polled;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+
+    fn queue() -> StreamQueue {
+        StreamQueue::new(WaitingStreams::new(1 << 20))
+    }
+
+    /// A stream as hyper makes it: its work holds an executor, and here also something to count.
+    fn stream(
+        executor: &StreamExecutor,
+        held: &Arc<()>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (executor, held) = (executor.clone(), Arc::clone(held));
+        async move {
+            pending::<()>().await;
+            drop((executor, held));
+        }
+    }
+
+    /// The executor owned the queue, the queue the work and the work an executor: the requests of a
+    /// connection that ended before they began stayed in memory for ever.
+    #[test]
+    fn a_connection_that_ends_drops_the_streams_that_have_not_begun() {
+        let (streams, held) = (queue(), Arc::new(()));
+        let executor = streams.executor();
+        (0..100).for_each(|_| executor.execute(stream(&executor, &held)));
+        assert_eq!(Arc::strong_count(&held), 101, "they are queued");
+        let connection = &mut ready(());
+        let mut ended = ConnectionWithStreams {
+            connection: Pin::new(connection),
+            streams,
+        };
+        let polled = Pin::new(&mut ended).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_ready());
+        drop(ended);
+        assert_eq!(Arc::strong_count(&held), 1);
+        // A task of the connection that outlives it can start nothing.
+        executor.execute(stream(&executor, &held));
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_waits_too_long_among_too_many_is_dropped() {
+        let streams = StreamQueue::new(WaitingStreams::new(2 * WaitingStreams::STREAM_BYTES));
+        let executor = streams.executor();
+        let held: Vec<Arc<()>> = (0..4).map(|_| Arc::new(())).collect();
+        for held in &held {
+            executor.execute(stream(&executor, held));
+        }
+        assert!(streams.advance() && !streams.advance());
+        tokio::task::yield_now().await;
+        let counts: Vec<usize> = held.iter().map(Arc::strong_count).collect();
+        assert_eq!(counts, [1, 1, 2, 2], "the oldest go first");
     }
 }

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::drain::Phase;
 use crate::net::peers::Seat;
+use crate::net::waiting_streams::WaitingStreams;
 
 /// The idle time is counted in so many parts: a connection is asked to close when that many have
 /// passed since its last request, and cut off one part later. A request itself reads no clock.
@@ -61,6 +62,25 @@ pub(crate) struct Guards {
     pub(crate) _busy: mpsc::Sender<()>,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) metrics: Arc<Metrics>,
+    /// The waiting HTTP/2 streams of its listener.
+    pub(crate) waiting_streams: Arc<WaitingStreams>,
+}
+
+/// A connection that is counted as open, until this is dropped. A panic drops it too.
+struct OpenConnection(Arc<Metrics>);
+
+impl OpenConnection {
+    fn count(metrics: &Arc<Metrics>) -> Self {
+        metrics.connections_accepted.inc();
+        metrics.connections.inc();
+        OpenConnection(Arc::clone(metrics))
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.connections.dec();
+    }
 }
 
 /// What the watch over a connection needs to know about its requests.
@@ -103,9 +123,7 @@ pub(crate) async fn over<C: Future>(
     keeping: Keeping,
     mut guards: Guards,
 ) -> Option<C::Output> {
-    let metrics = Arc::clone(&guards.metrics);
-    metrics.connections_accepted.inc();
-    metrics.connections.inc();
+    let open = OpenConnection::count(&guards.metrics);
     // The change itself may have come before this connection.
     let leaving = *guards.phase.borrow_and_update() != Phase::Serving;
     activity.leaving.store(leaving, Relaxed);
@@ -114,7 +132,7 @@ pub(crate) async fn over<C: Future>(
     let mut aged = pin!(sleep(keeping.age.map_or(NEVER, Age::drawn)));
     let mut old = false;
     let (mut begun_before, mut silent, mut closing) = (0, 0, false);
-    let ended = loop {
+    loop {
         tokio::select! {
             biased;
             ended = conversation.as_mut() => break Some(ended),
@@ -123,7 +141,7 @@ pub(crate) async fn over<C: Future>(
                 let still = begun == begun_before && activity.under_way.load(Relaxed) == 0;
                 silent = if still { silent + 1 } else { 0 };
                 if silent == QUARTERS {
-                    metrics.connections_timed_out.inc();
+                    open.0.connections_timed_out.inc();
                     finish(conversation.as_mut());
                 } else if silent > QUARTERS {
                     break None;
@@ -145,7 +163,5 @@ pub(crate) async fn over<C: Future>(
                 }
             }
         }
-    };
-    metrics.connections.dec();
-    ended
+    }
 }

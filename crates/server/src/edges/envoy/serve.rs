@@ -30,6 +30,23 @@ const HEALTH: &str = "/grpc.health.v1.Health/Check";
 /// What most answers take: one status and five headers.
 const USUAL_ANSWER: usize = 384;
 
+/// A method that is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum GrpcMethod {
+    ShouldRateLimit,
+    Health,
+}
+
+impl GrpcMethod {
+    fn of(path: &str) -> Option<Self> {
+        match path {
+            SHOULD_RATE_LIMIT => Some(GrpcMethod::ShouldRateLimit),
+            HEALTH => Some(GrpcMethod::Health),
+            _ => None,
+        }
+    }
+}
+
 /// The gRPC listener.
 #[derive(Clone)]
 pub(crate) struct Envoy(pub(crate) Arc<Service>);
@@ -44,10 +61,13 @@ impl Handler for Envoy {
             *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return answer;
         }
-        let answered = match parts.uri.path() {
-            SHOULD_RATE_LIMIT => should_rate_limit(service, body).await,
-            HEALTH => check_health(service, body).await.map(|out| (200, out)),
-            _ => Err(Fault::NoSuchMethod),
+        let method = GrpcMethod::of(parts.uri.path());
+        // The head is not held while a body is awaited.
+        drop(parts);
+        let answered = match method {
+            Some(GrpcMethod::ShouldRateLimit) => should_rate_limit(service, body).await,
+            Some(GrpcMethod::Health) => check_health(service, body).await.map(|out| (200, out)),
+            None => Err(Fault::NoSuchMethod),
         };
         match answered {
             Ok((status, out)) => {

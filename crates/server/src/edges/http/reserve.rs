@@ -1,10 +1,9 @@
 //! `/v1/reserve` and `/v1/settle`: an estimate is charged now, and what was used when it is known.
 
 use http::StatusCode;
-use http::request::Parts;
 use serde_json::json;
 use tidegate::SettleError;
-use tidegate::http::answer;
+use tidegate::http::{BodyStyle, answer};
 use tidegate_core::request::Edge;
 
 use super::error::{Refusal, json_answer};
@@ -13,19 +12,19 @@ use super::serve::{decided, no_store};
 use super::wire::BadInput;
 use crate::ids::Id;
 use crate::net::connection::Answer;
-use crate::service::{Service, body_style};
+use crate::service::Service;
 
 /// Answers as a check does, and with what to settle it.
 pub(super) async fn reserve(
     service: &Service,
     id: &Id,
-    parts: &Parts,
+    style: BodyStyle,
     body: &[u8],
 ) -> Result<Answer, Refusal> {
     let asked = reserving(body)?;
     let reserved = service.reserve(asked.request, asked.lasts).await;
     let reserved = reserved.map_err(no_store)?;
-    let mut context = service.context(id, body_style(&parts.headers));
+    let mut context = service.context(id, style);
     let token = reserved.token.as_deref();
     context.reservation = token.map(|token| (token, reserved.lasts));
     service.log_denial(id, Edge::Http, &reserved.decision, || {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::json;
@@ -45,20 +44,81 @@ enum Verb {
     Explain,
 }
 
+/// What a path leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Route {
+    Decide(Verb),
+    Acquire,
+    Renew,
+    Release,
+    Refund,
+    Reserve,
+    Settle,
+    Health,
+    Ready,
+    /// Of the Envoy reference service, by which its deployments are probed.
+    Healthcheck,
+    OpenApi,
+}
+
+/// What is needed of a request's head once its path is known. The head itself is dropped before a body is
+/// awaited: thousands of streams may wait, and a head takes up to 32 KiB.
+struct RouteHead {
+    route: Route,
+    method: Method,
+    style: BodyStyle,
+}
+
+impl Route {
+    fn of(path: &str) -> Option<Self> {
+        Some(match path {
+            "/v1/check" => Route::Decide(Verb::Check),
+            "/v1/peek" => Route::Decide(Verb::Peek),
+            "/v1/explain" => Route::Decide(Verb::Explain),
+            "/v1/acquire" => Route::Acquire,
+            "/v1/renew" => Route::Renew,
+            "/v1/release" => Route::Release,
+            "/v1/refund" => Route::Refund,
+            "/v1/reserve" => Route::Reserve,
+            "/v1/settle" => Route::Settle,
+            "/healthz" => Route::Health,
+            "/readyz" => Route::Ready,
+            "/healthcheck" => Route::Healthcheck,
+            "/openapi.json" => Route::OpenApi,
+            _ => return None,
+        })
+    }
+}
+
 impl Handler for Public {
     async fn handle(&self, peer: &Place, request: hyper::Request<Incoming>) -> Answer {
         let service = &self.0;
         let (parts, body) = request.into_parts();
         let id = service.ids.next();
         let (edge, answered) = match parts.uri.path() {
-            "/v1/auth" => (
-                Edge::Auth,
-                service
-                    .wait_for(auth::serve::answer(service, &id, peer, &parts))
-                    .await,
-            ),
-            "/json" => return envoy::json::answer(service, body).await,
-            path => (Edge::Http, route(service, &id, path, &parts, body).await),
+            "/v1/auth" => {
+                drop(body);
+                let deciding = auth::serve::answer(service, &id, peer, &parts);
+                (Edge::Auth, service.wait_for(deciding).await)
+            }
+            "/json" => {
+                drop(parts);
+                return envoy::json::answer(service, body).await;
+            }
+            path => {
+                let route = Route::of(path).ok_or(Refusal::NoSuchPath);
+                let head = route.map(|route| RouteHead {
+                    route,
+                    style: body_style(&parts.headers),
+                    method: parts.method.clone(),
+                });
+                drop(parts);
+                let answered = match head {
+                    Ok(head) => head.answer(service, &id, body).await,
+                    Err(refusal) => Err(refusal),
+                };
+                (Edge::Http, answered)
+            }
         };
         let answer = answered.unwrap_or_else(|refusal| refusal.answer(&id));
         service.metrics.answered(edge, answer.status().as_u16());
@@ -75,98 +135,97 @@ impl Handler for Public {
     }
 }
 
-async fn route(
-    service: &Arc<Service>,
-    id: &Id,
-    path: &str,
-    parts: &Parts,
-    body: Incoming,
-) -> Result<Answer, Refusal> {
-    match path {
-        "/v1/check" => asked(service, id, Verb::Check, parts, body).await,
-        "/v1/peek" => asked(service, id, Verb::Peek, parts, body).await,
-        "/v1/explain" => asked(service, id, Verb::Explain, parts, body).await,
-        "/v1/acquire" => {
-            let body = posted_small(parts, body).await?;
-            let acquiring = slots::acquire(service, id, parts, &body);
-            service.wait_for(acquiring).await
+impl RouteHead {
+    async fn answer(
+        self,
+        service: &Arc<Service>,
+        id: &Id,
+        body: Incoming,
+    ) -> Result<Answer, Refusal> {
+        let style = self.style;
+        match self.route {
+            Route::Decide(verb) => self.decide(service, id, verb, body).await,
+            Route::Acquire => {
+                let body = self.posted_small(body).await?;
+                let acquiring = slots::acquire(service, id, style, &body);
+                service.wait_for(acquiring).await
+            }
+            Route::Renew => {
+                let body = self.posted_small(body).await?;
+                service.wait_for(slots::renew(service, id, &body)).await
+            }
+            Route::Release => {
+                let body = self.posted_small(body).await?;
+                service.wait_for(slots::release(service, id, &body)).await
+            }
+            Route::Refund => {
+                let body = self.posted(body).await?;
+                service.wait_for(refund(service, id, &body)).await
+            }
+            Route::Reserve => {
+                let body = self.posted_small(body).await?;
+                let reserving = reserve::reserve(service, id, style, &body);
+                service.wait_for(reserving).await
+            }
+            Route::Settle => {
+                let body = self.posted_small(body).await?;
+                service.wait_for(reserve::settle(service, id, &body)).await
+            }
+            Route::Health => self.get().map(|()| status_answer(StatusCode::OK, "ok", id)),
+            Route::Ready => self.get().map(|()| match *service.phase.borrow() {
+                Phase::Serving => status_answer(StatusCode::OK, "ready", id),
+                _ => status_answer(StatusCode::SERVICE_UNAVAILABLE, "draining", id),
+            }),
+            Route::Healthcheck => self.get().map(|()| healthcheck(service.is_healthy())),
+            Route::OpenApi => {
+                let page = Bytes::from_static(OPENAPI.as_bytes());
+                self.get().map(|()| json_answer(StatusCode::OK, page, id))
+            }
         }
-        "/v1/renew" => {
-            let body = posted_small(parts, body).await?;
-            service.wait_for(slots::renew(service, id, &body)).await
-        }
-        "/v1/release" => {
-            let body = posted_small(parts, body).await?;
-            service.wait_for(slots::release(service, id, &body)).await
-        }
-        "/v1/refund" => {
-            let body = posted(parts, body).await?;
-            service.wait_for(refund(service, id, &body)).await
-        }
-        "/v1/reserve" => {
-            let body = posted_small(parts, body).await?;
-            let reserving = reserve::reserve(service, id, parts, &body);
-            service.wait_for(reserving).await
-        }
-        "/v1/settle" => {
-            let body = posted_small(parts, body).await?;
-            service.wait_for(reserve::settle(service, id, &body)).await
-        }
-        "/healthz" => get(parts).map(|()| status_answer(StatusCode::OK, "ok", id)),
-        "/readyz" => get(parts).map(|()| match *service.phase.borrow() {
-            Phase::Serving => status_answer(StatusCode::OK, "ready", id),
-            _ => status_answer(StatusCode::SERVICE_UNAVAILABLE, "draining", id),
-        }),
-        // Of the Envoy reference service, by which its deployments are probed.
-        "/healthcheck" => get(parts).map(|()| healthcheck(service.is_healthy())),
-        "/openapi.json" => get(parts)
-            .map(|()| json_answer(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes()), id)),
-        _ => Err(Refusal::NoSuchPath),
     }
-}
 
-/// Answers a body once it is there, and where the answer may be large, once there is room for it.
-async fn asked(
-    service: &Service,
-    id: &Id,
-    verb: Verb,
-    parts: &Parts,
-    body: Incoming,
-) -> Result<Answer, Refusal> {
-    let body = posted(parts, body).await?;
-    let is_list = body.trim_ascii_start().starts_with(b"[");
-    if !is_list && verb != Verb::Explain {
-        return service.wait_for(ask(service, id, verb, parts, &body)).await;
+    /// Answers a body once it is there, and where the answer may be large, once there is room for it.
+    async fn decide(
+        &self,
+        service: &Service,
+        id: &Id,
+        verb: Verb,
+        body: Incoming,
+    ) -> Result<Answer, Refusal> {
+        let body = self.posted(body).await?;
+        let is_list = body.trim_ascii_start().starts_with(b"[");
+        let deciding = ask(service, id, verb, self.style, &body);
+        if !is_list && verb != Verb::Explain {
+            return service.wait_for(deciding).await;
+        }
+        let mut room = outgoing::LARGE.begin().await;
+        room.prepare();
+        let answer = service.wait_for(deciding).await?;
+        Ok(answer.map(|body| body.within(room)))
     }
-    let mut room = outgoing::LARGE.begin().await;
-    room.prepare();
-    let answer = service
-        .wait_for(ask(service, id, verb, parts, &body))
-        .await?;
-    Ok(answer.map(|body| body.within(room)))
-}
 
-fn get(parts: &Parts) -> Result<(), Refusal> {
-    match parts.method {
-        Method::GET | Method::HEAD => Ok(()),
-        _ => Err(Refusal::Method { allow: "GET, HEAD" }),
+    fn get(&self) -> Result<(), Refusal> {
+        match self.method {
+            Method::GET | Method::HEAD => Ok(()),
+            _ => Err(Refusal::Method { allow: "GET, HEAD" }),
+        }
     }
-}
 
-/// The body of a POST.
-pub(crate) async fn posted(parts: &Parts, body: Incoming) -> Result<Bytes, Refusal> {
-    if parts.method != Method::POST {
-        return Err(Refusal::Method { allow: "POST" });
+    /// The body of a POST.
+    async fn posted(&self, body: Incoming) -> Result<Bytes, Refusal> {
+        if self.method != Method::POST {
+            return Err(Refusal::Method { allow: "POST" });
+        }
+        Ok(body::read(body, LARGEST).await?)
     }
-    Ok(body::read(body, LARGEST).await?)
-}
 
-/// The body of a POST that is never a list.
-async fn posted_small(parts: &Parts, body: Incoming) -> Result<Bytes, Refusal> {
-    let body = posted(parts, body).await?;
-    match body.len() > body::SMALL {
-        true => Err(too_large()),
-        false => Ok(body),
+    /// The body of a POST that is never a list.
+    async fn posted_small(&self, body: Incoming) -> Result<Bytes, Refusal> {
+        let body = self.posted(body).await?;
+        if body.len() > body::SMALL {
+            return Err(too_large());
+        }
+        Ok(body)
     }
 }
 
@@ -196,13 +255,13 @@ async fn ask(
     service: &Service,
     id: &Id,
     verb: Verb,
-    parts: &Parts,
+    style: BodyStyle,
     body: &Bytes,
 ) -> Result<Answer, Refusal> {
     match wire::asked(body)? {
         Asked::One(_) if body.len() > body::SMALL => Err(too_large()),
         asked if verb == Verb::Explain => explain::answer(service, id, asked),
-        Asked::One(ask) => one(service, id, verb, parts, *ask, body).await,
+        Asked::One(ask) => one(service, id, verb, style, *ask, body).await,
         Asked::Many(asks) => Ok(many(service, id, verb, asks, body).await),
     }
 }
@@ -211,14 +270,14 @@ async fn one(
     service: &Service,
     id: &Id,
     verb: Verb,
-    parts: &Parts,
+    style: BodyStyle,
     ask: Ask<'_>,
     body: &[u8],
 ) -> Result<Answer, Refusal> {
     let peek = ask.wish.peek || verb == Verb::Peek;
     let decision = service.decide(ask.request, peek).await.map_err(no_store)?;
     let receipt = service.receipt(ask.wish.receipt && !peek, &decision);
-    let mut context = service.context(id, body_style(&parts.headers));
+    let mut context = service.context(id, style);
     context.receipt = receipt.as_deref();
     if !peek {
         service.log_denial(id, Edge::Http, &decision, || match wire::asked(body) {

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use http::request::Parts;
 use serde_json::json;
-use tidegate::http::{full, opened};
+use tidegate::http::{BodyStyle, full, opened};
 use tidegate::{Acquired, SlotError, Ticket, TicketError};
 use tidegate_core::request::Edge;
 
@@ -14,19 +13,19 @@ use super::serve::{decided, no_store};
 use super::wire::{self, BadInput};
 use crate::ids::Id;
 use crate::net::connection::Answer;
-use crate::service::{Service, body_style};
+use crate::service::Service;
 
 /// Opens a request, or says who refuses.
 pub(super) async fn acquire(
     service: &Arc<Service>,
     id: &Id,
-    parts: &Parts,
+    style: BodyStyle,
     body: &[u8],
 ) -> Result<Answer, Refusal> {
     let asked = wire::acquire(body)?;
     let (lasts, receipt) = (asked.lasts, asked.receipt);
     let acquired = service.open(asked.request, lasts).await;
-    let mut context = service.context(id, body_style(&parts.headers));
+    let mut context = service.context(id, style);
     let asked_again = || wire::acquire(body).ok().map(|asked| asked.request);
     let told = match acquired.map_err(|error| unopened(&error))? {
         Acquired::Open {
