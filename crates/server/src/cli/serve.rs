@@ -169,7 +169,8 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let http = open("http", &settings.http).await?;
     let grpc = open("grpc", &settings.grpc).await?;
     let resp = open("resp", &settings.resp).await?;
-    let admin = open("admin", &settings.admin).await?;
+    let admin = Listener::open_private(&settings.admin).await;
+    let admin = admin.map_err(|error| cannot_listen("admin", &settings.admin, &error))?;
     let scraped = open("metrics", &settings.metrics).await?;
     let ending = || Ending {
         phase: drain.watch(),
@@ -186,13 +187,15 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     };
     let few = Bounds {
         connections: ADMIN_CONNECTIONS,
-        per_peer: settings
-            .max_connections_per_peer
-            .min(ADMIN_CONNECTIONS_PER_PEER),
+        per_peer: Some(
+            settings
+                .max_connections_per_peer
+                .unwrap_or(ADMIN_CONNECTIONS_PER_PEER)
+                .min(ADMIN_CONNECTIONS_PER_PEER),
+        ),
         ..bounds
     };
     if let Some(listener) = admin {
-        listener.for_owner_alone().map_err(system)?;
         let admin = Admin {
             service: Arc::clone(&service),
             live: Arc::clone(&live),
@@ -407,19 +410,29 @@ fn service(
 
 async fn open(edge: &str, address: &Address) -> Result<Option<Listener>, Failure> {
     let opened = Listener::open(address).await;
-    opened
-        .map_err(|error| Failure::System(format!("cannot listen for {edge} at {address}: {error}")))
+    opened.map_err(|error| cannot_listen(edge, address, &error))
 }
 
-/// As many as asked for at each door, but never so many that the last descriptor is a connection.
+fn cannot_listen(edge: &str, address: &Address, error: &std::io::Error) -> Failure {
+    Failure::System(format!("cannot listen for {edge} at {address}: {error}"))
+}
+
+/// As many as configured for each listener, but never so many that the last descriptor is a connection.
 fn connections(settings: &Settings) -> usize {
-    let doors = [&settings.http, &settings.grpc, &settings.resp].into_iter();
-    let doors = doors.filter(|door| **door != Address::Off).count() as u64;
-    let most = process::max_fds().map_or(u64::MAX, |most| most.saturating_sub(SPARE_FILES));
-    let most = (most / doors.max(1)).max(1);
+    let on = |addresses: &[&Address]| {
+        let on = addresses
+            .iter()
+            .filter(|address| ***address != Address::Off);
+        on.count() as u64
+    };
+    let listeners = on(&[&settings.http, &settings.grpc, &settings.resp]);
+    let few = on(&[&settings.admin, &settings.metrics]) * ADMIN_CONNECTIONS as u64;
+    let max =
+        process::max_fds().map_or(u64::MAX, |files| files - (SPARE_FILES + few).min(files / 2));
+    let max = (max / listeners.max(1)).max(1);
     settings
         .max_connections
-        .min(usize::try_from(most).unwrap_or(usize::MAX))
+        .min(usize::try_from(max).unwrap_or(usize::MAX))
 }
 
 /// Tells the counts of the log and whether durable charges are safe, and frees counters that have

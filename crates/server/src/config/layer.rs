@@ -188,8 +188,8 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS", value_name = "N")]
     pub(crate) max_connections: Option<usize>,
 
-    /// Connections at once of one address (IPv6: of one /64). Loopback, unix sockets and trusted
-    /// proxies have no such bound [default: 1024]
+    /// Connections at once of one address (IPv6: of one /64), at most half of a listener's. Loopback, unix
+    /// sockets and trusted proxies have no such bound [default: a quarter of a listener's]
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_name = "N")]
     pub(crate) max_connections_per_peer: Option<usize>,
 

@@ -64,7 +64,7 @@ pub(crate) struct Settings {
     pub(crate) drain_delay: Duration,
     pub(crate) reset: Reset,
     pub(crate) max_connections: usize,
-    pub(crate) max_connections_per_peer: usize,
+    pub(crate) max_connections_per_peer: Option<usize>,
     pub(crate) idle: Duration,
 }
 

@@ -77,9 +77,7 @@ impl Layer {
             drain_delay: Duration::from_secs(self.drain_delay.unwrap_or(1)),
             reset: self.reset.unwrap_or_default(),
             max_connections: self.max_connections.unwrap_or(4096).max(1),
-            // A quarter of the usual number: more than any pool of connections needs, and it takes
-            // four to shut the others out.
-            max_connections_per_peer: self.max_connections_per_peer.unwrap_or(1024).max(1),
+            max_connections_per_peer: self.max_connections_per_peer,
             // Longer than most proxies keep an idle connection, so that they close first.
             idle: Duration::from_secs(self.idle.unwrap_or(60).max(1)),
         })

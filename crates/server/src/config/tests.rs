@@ -22,7 +22,7 @@ fn an_upper_layer_wins_where_it_speaks() {
     assert_eq!(settings.drain, Duration::from_secs(3));
     assert_eq!(settings.idle, Duration::from_secs(7));
     assert_eq!(settings.http, Address::Off);
-    assert_eq!(settings.max_connections_per_peer, 9);
+    assert_eq!(settings.max_connections_per_peer, Some(9));
     assert_eq!(settings.memory_cap, Size(1 << 30));
     assert_eq!(settings.reset, Reset::Delta);
     assert_eq!(settings.admin.to_string(), "127.0.0.1:8082");

@@ -2,19 +2,20 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::observe::Metrics;
+use tidegate::observe::{Metrics, NetworkMetrics};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
 use super::connection::{self, Handler};
-use super::peers::Peers;
+use super::occasional::OccasionalLine;
+use super::peers::{ExceededCap, PeerCaps, Peers, Seat};
 use super::tls::Tls;
 use super::waiting_streams::WaitingStreams;
 use super::watch::{Guards, Keeping};
@@ -42,8 +43,8 @@ pub(crate) enum Listener {
 pub(crate) struct Bounds {
     /// Connections at once.
     pub(crate) connections: usize,
-    /// Connections at once of one peer.
-    pub(crate) per_peer: usize,
+    /// Connections at once of one peer, if that is configured.
+    pub(crate) per_peer: Option<usize>,
     /// How each is kept.
     pub(crate) keeping: Keeping,
 }
@@ -113,14 +114,14 @@ impl Listener {
         }
     }
 
-    /// Lets only this user in, where the file system can say so.
-    pub(crate) fn for_owner_alone(&self) -> io::Result<()> {
-        match self {
-            Listener::Unix(_, path) => {
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-            }
-            Listener::Tcp(..) => Ok(()),
-        }
+    /// The same, but a socket in the file system is for this user alone from its first moment.
+    pub(crate) async fn open_private(address: &Address) -> io::Result<Option<Self>> {
+        let Address::Unix(path) = address else {
+            return Self::open(address).await;
+        };
+        clear(path).await?;
+        let listener = bind_private(path)?;
+        Ok(Some(Listener::Unix(listener, path.clone())))
     }
 
     /// Where it really listens.
@@ -141,11 +142,11 @@ impl Listener {
         tls: Option<Arc<Tls>>,
     ) {
         let room = Arc::new(Semaphore::new(bounds.connections));
-        let peers = Peers::of_at_most(bounds.per_peer);
-        let waiting_streams = WaitingStreams::new(WaitingStreams::MAX_BYTES);
+        let gate = PeerGate::new(bounds, self.place());
+        let waiting_streams = WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics));
         loop {
             let permit = tokio::select! {
-                permit = Arc::clone(&room).acquire_owned() => permit.expect("never closed"),
+                permit = gate.room_in(&room) => permit,
                 () = closing(&mut ending.phase) => break,
             };
             let guards = Guards {
@@ -157,7 +158,7 @@ impl Listener {
                 waiting_streams: Arc::clone(&waiting_streams),
             };
             let accepted = tokio::select! {
-                accepted = self.accept(door.clone(), bounds.keeping, guards, &peers, &tls) => accepted,
+                accepted = self.accept(door.clone(), bounds.keeping, guards, &gate, &tls) => accepted,
                 () = closing(&mut ending.phase) => break,
             };
             if let Err(error) = accepted {
@@ -181,16 +182,15 @@ impl Listener {
         door: D,
         keeping: Keeping,
         mut guards: Guards,
-        peers: &Arc<Peers>,
+        gate: &PeerGate,
         tls: &Option<Arc<Tls>>,
     ) -> io::Result<()> {
         match self {
             Listener::Tcp(listener, _) => {
                 let (stream, peer) = listener.accept().await?;
                 if !door.trusts(peer.ip()) {
-                    guards.seat = peers.seat(peer.ip());
+                    guards.seat = gate.seat(peer.ip(), &guards.metrics.network);
                     if guards.seat.is_none() {
-                        guards.metrics.accept_errors.inc();
                         return Ok(()); // which closes it
                     }
                 }
@@ -205,6 +205,71 @@ impl Listener {
             }
         }
         Ok(())
+    }
+}
+
+/// The caps of a listener, and the log lines about connections that exceed them.
+struct PeerGate {
+    place: Place,
+    caps: PeerCaps,
+    peers: Arc<Peers>,
+    peer_line: OccasionalLine,
+    listener_line: OccasionalLine,
+    full_line: OccasionalLine,
+}
+
+impl PeerGate {
+    fn new(bounds: Bounds, place: Place) -> Self {
+        let caps = PeerCaps::of(bounds.connections, bounds.per_peer);
+        PeerGate {
+            place,
+            caps,
+            peers: Peers::new(caps),
+            peer_line: OccasionalLine::new(),
+            listener_line: OccasionalLine::new(),
+            full_line: OccasionalLine::new(),
+        }
+    }
+
+    /// Waits until the listener may have one more connection, of whatever peer.
+    async fn room_in(&self, room: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+        if room.available_permits() == 0
+            && let Some(times) = self.full_line.count()
+        {
+            warn!(address = %self.place, times, "all connections are in use, the next one waits");
+        }
+        let permit = Arc::clone(room).acquire_owned();
+        permit.await.expect("never closed")
+    }
+
+    /// A seat for a connection of a peer that is not trusted, unless that exceeds a cap.
+    fn seat(&self, peer: IpAddr, metrics: &NetworkMetrics) -> Option<Seat> {
+        let exceeded = match self.peers.seat(peer) {
+            Ok(seat) => return Some(seat),
+            Err(exceeded) => exceeded,
+        };
+        let (counter, line, max) = match exceeded {
+            ExceededCap::Peer => (
+                &metrics.refused_by_peer_cap,
+                &self.peer_line,
+                self.caps.each,
+            ),
+            ExceededCap::Listener => {
+                let counter = &metrics.refused_by_listener_cap;
+                (counter, &self.listener_line, self.caps.all)
+            }
+        };
+        counter.inc();
+        if let Some(refused) = line.count() {
+            let what = match exceeded {
+                ExceededCap::Peer => "connection refused, its peer has all it may have",
+                ExceededCap::Listener => {
+                    "connection refused, the rest is reserved for trusted peers"
+                }
+            };
+            warn!(address = %self.place, %peer, max, refused, "{what}");
+        }
+        None
     }
 }
 
@@ -260,6 +325,25 @@ async fn clear(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Binds a socket that nobody else can connect to. Between `bind` and a change of its mode others could,
+/// so that happens in a folder that only this user may enter. A link then puts it into its place.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let parent = path.parent().unwrap_or(Path::new(""));
+    // A short name: the whole path of a socket has 107 bytes.
+    let folder = parent.join(format!(".tg{}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
+    let hidden = folder.join("s");
+    let bound = UnixListener::bind(&hidden).and_then(|listener| {
+        std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::hard_link(&hidden, path)?;
+        Ok(listener)
+    });
+    // What is left of it is harmless, and an error above is the one to report.
+    let _ = std::fs::remove_file(&hidden);
+    let _ = std::fs::remove_dir(&folder);
+    bound
+}
+
 /// The first of the addresses that `text` stands for that can be had.
 async fn bind(text: &str) -> io::Result<TcpListener> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
@@ -301,10 +385,13 @@ mod tests {
     use bytes::Bytes;
     use hyper::Request;
     use hyper::body::Incoming;
+    use std::net::Ipv4Addr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
-    /// Answers everything, and trusts nobody, not even this machine.
+    const TRUSTED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
+
+    /// Answers everything, and trusts one address of this machine alone.
     #[derive(Clone)]
     struct Wary;
 
@@ -317,8 +404,8 @@ mod tests {
             Answer::new(Bytes::from("sorry").into())
         }
 
-        fn trusts(&self, _: IpAddr) -> bool {
-            false
+        fn trusts(&self, peer: IpAddr) -> bool {
+            peer == TRUSTED
         }
     }
 
@@ -329,16 +416,22 @@ mod tests {
         sent.is_ok() && read.is_ok_and(|read| read > 0)
     }
 
-    #[tokio::test]
-    async fn a_peer_gets_as_many_connections_as_it_may_have_and_others_are_closed() {
+    struct Serving {
+        at: SocketAddr,
+        metrics: Arc<Metrics>,
+        phase: watch::Sender<Phase>,
+        serving: tokio::task::JoinHandle<()>,
+    }
+
+    async fn serving(connections: usize, per_peer: Option<usize>) -> Serving {
         let address = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::open(&address).await.unwrap().unwrap();
         let Place::Tcp(at) = listener.place() else {
             panic!("not on an address");
         };
         let bounds = Bounds {
-            connections: 100,
-            per_peer: 2,
+            connections,
+            per_peer,
             keeping: Keeping {
                 idle: Duration::from_secs(600),
                 age: None,
@@ -352,6 +445,30 @@ mod tests {
         let metrics = Arc::new(Metrics::default());
         let serving =
             tokio::spawn(listener.serve(Wary, bounds, ending, Arc::clone(&metrics), None));
+        Serving {
+            at,
+            metrics,
+            phase,
+            serving,
+        }
+    }
+
+    /// A connection that is served, unless it is closed at once. That may be before `connect` returns.
+    async fn served_from(source: [u8; 4], at: SocketAddr) -> Option<TcpStream> {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        let mut stream = socket.connect(at).await.ok()?;
+        is_served(&mut stream).await.then_some(stream)
+    }
+
+    #[tokio::test]
+    async fn a_peer_gets_as_many_connections_as_it_may_have_and_others_are_closed() {
+        let Serving {
+            at,
+            metrics,
+            phase,
+            serving,
+        } = serving(100, Some(2)).await;
         let mut inside = Vec::new();
         for _ in 0..2 {
             let mut stream = TcpStream::connect(at).await.unwrap();
@@ -359,21 +476,50 @@ mod tests {
             inside.push(stream);
         }
         for _ in 0..3 {
-            let mut stream = TcpStream::connect(at).await.unwrap();
-            assert!(!is_served(&mut stream).await);
+            assert!(served_from([127, 0, 0, 1], at).await.is_none());
         }
-        assert_eq!(metrics.accept_errors.get(), 3);
+        assert_eq!(metrics.network.refused_by_peer_cap.get(), 3);
+        assert_eq!(metrics.accept_errors.get(), 0);
         assert!(is_served(&mut inside[0]).await, "those inside stay");
         drop(inside.pop());
         // It leaves when the server has seen it go.
-        loop {
-            let mut stream = TcpStream::connect(at).await.unwrap();
-            if is_served(&mut stream).await {
-                break;
-            }
-        }
+        while served_from([127, 0, 0, 1], at).await.is_none() {}
         phase.send_replace(Phase::Closing);
         serving.await.unwrap();
+    }
+
+    /// A few peers took all connections, and trusted proxies waited until one of them left.
+    #[tokio::test]
+    async fn peers_that_take_all_they_can_leave_room_for_trusted_ones() {
+        let Serving {
+            at,
+            metrics,
+            phase: _still_serving,
+            ..
+        } = serving(16, None).await;
+        let mut taken = Vec::new();
+        let mut refused = 0;
+        for peer in 1..=8 {
+            for _ in 0..4 {
+                match served_from([127, 0, 0, peer], at).await {
+                    Some(stream) => taken.push(stream),
+                    None => refused += 1,
+                }
+            }
+        }
+        // Two are reserved, and each peer has a quarter of the rest.
+        assert_eq!((taken.len(), refused), (14, 18));
+        let network = &metrics.network;
+        assert_eq!(network.refused_by_peer_cap.get(), 4);
+        assert_eq!(network.refused_by_listener_cap.get(), 14);
+        let mut trusted = Vec::new();
+        for _ in 0..2 {
+            trusted.push(served_from([127, 0, 0, 9], at).await.unwrap());
+        }
+        // One more waits, and is served when any other leaves.
+        let waiting = tokio::spawn(served_from([127, 0, 0, 9], at));
+        drop(taken.pop());
+        assert!(waiting.await.unwrap().is_some());
     }
 
     #[tokio::test]
@@ -392,9 +538,45 @@ mod tests {
         );
         drop(first);
         assert!(path.exists(), "as a killed process leaves it");
-        let second = Listener::open(&address).await.unwrap().unwrap();
-        second.for_owner_alone().unwrap();
-        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+        assert!(Listener::open(&address).await.is_ok());
+    }
+
+    /// The socket was open to everybody until its mode was changed.
+    #[tokio::test]
+    async fn a_private_socket_is_never_open_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.sock");
+        let address = Address::Unix(path.clone());
+        let mode = |path: &Path| {
+            let found = std::fs::metadata(path).ok()?;
+            Some(found.permissions().mode() & 0o777)
+        };
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut seen = std::collections::BTreeSet::new();
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    seen.extend(mode(&path));
+                }
+                seen
+            });
+            let runtime = tokio::runtime::Handle::current();
+            for _ in 0..200 {
+                let open = || runtime.block_on(Listener::open_private(&address));
+                let listener = std::thread::scope(|scope| scope.spawn(open).join().unwrap());
+                assert!(listener.unwrap().is_some());
+                assert_eq!(mode(&path), Some(0o600));
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            watch.join().unwrap()
+        });
+        assert_eq!(seen, [0o600].into());
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "nothing else is left behind");
+        // It can be reached, and what is in the way is not removed.
+        let first = Listener::open_private(&address).await.unwrap().unwrap();
+        assert!(UnixStream::connect(&path).await.is_ok());
+        assert!(Listener::open_private(&address).await.is_err());
+        drop(first);
     }
 }

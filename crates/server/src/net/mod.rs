@@ -4,7 +4,8 @@
 //! | what | bound | then |
 //! |---|---|---|
 //! | connections | `--max-connections`, and what the limit on open files leaves | the next one waits in the backlog |
-//! | connections of one peer | `--max-connections-per-peer`; loopback, unix sockets and trusted proxies are exempt | the next one is closed |
+//! | connections of all peers that are not trusted | seven eighths of that | the next one is closed |
+//! | connections of one such peer | `--max-connections-per-peer` | the next one is closed |
 //! | nothing sent, headers trickling, answer not read | `--idle` | closed |
 //! | header bytes and fields of a request | [`connection::LONGEST_HEAD`], [`heads::MAX_FIELDS`] | 431 |
 //! | heads of an HTTP/2 connection | [`heads::MAX_CONNECTION_BYTES`] | the stream is refused |
@@ -27,6 +28,7 @@ pub(crate) mod fair;
 pub(crate) mod heads;
 pub(crate) mod linger;
 pub(crate) mod listener;
+pub(crate) mod occasional;
 pub(crate) mod outgoing;
 pub(crate) mod peers;
 mod streams;

@@ -1,7 +1,9 @@
-//! How many connections each peer has open, so that one alone cannot take them all.
+//! How the connections of a listener are shared among its peers, so that few cannot take them all.
 //!
-//! A peer is an IPv4 address or a /64 of IPv6, because whoever has one address there has all of them.
-//! Bounded by the connections there are: a peer without one is not kept.
+//! A peer is an IPv4 address or a /64 of IPv6, because the holder of one address there has all of them.
+//! Trusted peers (loopback, unix sockets, trusted proxies) are not counted here. They speak for many
+//! clients, and a part of the listener's connections is reserved for them.
+//! Bounded by the connections there are: a peer without one is not in the table.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,18 +11,39 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate::identity::{Canon, ClientIp};
-use tracing::warn;
+
+/// How many connections peers may have that are not trusted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PeerCaps {
+    /// All of them together.
+    pub(crate) all: usize,
+    /// Each of them.
+    pub(crate) each: usize,
+}
+
+impl PeerCaps {
+    /// The largest number of connections that are reserved for trusted peers.
+    const MAX_RESERVED: usize = 256;
+
+    /// Shares out the `connections` of a listener. An eighth is reserved for trusted peers. One peer has a
+    /// quarter of the rest, or `each` as configured, but never more than half.
+    pub(crate) fn of(connections: usize, each: Option<usize>) -> Self {
+        let all = connections - (connections / 8).min(Self::MAX_RESERVED);
+        let each = each.unwrap_or(all / 4).min(all / 2).max(1);
+        PeerCaps { all, each }
+    }
+}
 
 /// The connections of all peers.
 pub(crate) struct Peers {
-    most: usize,
-    open: Mutex<HashMap<ClientIp, Open>>,
+    caps: PeerCaps,
+    open: Mutex<OpenByPeer>,
 }
 
-struct Open {
-    connections: usize,
-    /// Whether it was told in the log that this peer wants more.
-    told: bool,
+#[derive(Default)]
+struct OpenByPeer {
+    all: usize,
+    each: HashMap<ClientIp, usize>,
 }
 
 /// One connection of a peer, as long as it is held.
@@ -29,31 +52,40 @@ pub(crate) struct Seat {
     peer: ClientIp,
 }
 
+/// Which cap a connection exceeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ExceededCap {
+    /// That of its peer.
+    Peer,
+    /// That of all peers that are not trusted.
+    Listener,
+}
+
 impl Peers {
-    /// At most so many connections each.
-    pub(crate) fn of_at_most(most: usize) -> Arc<Self> {
+    pub(crate) fn new(caps: PeerCaps) -> Arc<Self> {
         Arc::new(Peers {
-            most,
+            caps,
             open: Mutex::default(),
         })
     }
 
-    /// A seat for one more connection of `address`, unless it has all it may.
-    pub(crate) fn seat(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
+    /// A seat for one more connection of `address`.
+    pub(crate) fn seat(self: &Arc<Self>, address: IpAddr) -> Result<Seat, ExceededCap> {
         let peer = Canon::default().client(address);
-        let mut peers = self.open.lock();
-        let open = peers.entry(peer).or_insert(Open {
-            connections: 0,
-            told: false,
-        });
-        if open.connections >= self.most {
-            if !std::mem::replace(&mut open.told, true) {
-                warn!(%peer, most = self.most, "a peer has all the connections it may have");
-            }
-            return None;
+        let mut open = self.open.lock();
+        if open
+            .each
+            .get(&peer)
+            .is_some_and(|own| *own >= self.caps.each)
+        {
+            return Err(ExceededCap::Peer);
         }
-        open.connections += 1;
-        Some(Seat {
+        if open.all >= self.caps.all {
+            return Err(ExceededCap::Listener);
+        }
+        open.all += 1;
+        *open.each.entry(peer).or_default() += 1;
+        Ok(Seat {
             peers: Arc::clone(self),
             peer,
         })
@@ -62,11 +94,12 @@ impl Peers {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut peers = self.peers.open.lock();
-        if let Some(open) = peers.get_mut(&self.peer) {
-            open.connections -= 1;
-            if open.connections == 0 {
-                peers.remove(&self.peer);
+        let mut open = self.peers.open.lock();
+        open.all -= 1;
+        if let Some(own) = open.each.get_mut(&self.peer) {
+            *own -= 1;
+            if *own == 0 {
+                open.each.remove(&self.peer);
             }
         }
     }
@@ -76,28 +109,60 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
+    fn peers(all: usize, each: usize) -> Arc<Peers> {
+        Peers::new(PeerCaps { all, each })
+    }
+
     #[test]
     fn a_peer_has_its_number_of_seats_and_gets_one_back_when_it_leaves() {
-        let peers = Peers::of_at_most(2);
+        let peers = peers(100, 2);
         let seat = |text: &str| peers.seat(text.parse().unwrap());
         let (first, second) = (seat("192.0.2.1"), seat("::ffff:192.0.2.1"));
-        assert!(first.is_some() && second.is_some());
-        assert!(seat("192.0.2.1").is_none());
+        assert!(first.is_ok() && second.is_ok());
+        assert_eq!(seat("192.0.2.1").err(), Some(ExceededCap::Peer));
         let other = seat("192.0.2.2");
-        assert!(other.is_some());
+        assert!(other.is_ok());
         drop(first);
         let again = seat("192.0.2.1");
-        assert!(again.is_some());
+        assert!(again.is_ok());
         drop((second, again, other));
-        assert!(peers.open.lock().is_empty(), "nobody is kept");
+        let open = peers.open.lock();
+        assert!(open.each.is_empty() && open.all == 0, "no peer is kept");
     }
 
     #[test]
     fn a_64_of_ipv6_is_one_peer() {
-        let peers = Peers::of_at_most(1);
+        let peers = peers(100, 1);
         let held = peers.seat("2001:db8::1".parse().unwrap());
-        assert!(held.is_some());
-        assert!(peers.seat("2001:db8::ffff:2".parse().unwrap()).is_none());
-        assert!(peers.seat("2001:db8:0:1::1".parse().unwrap()).is_some());
+        assert!(held.is_ok());
+        assert!(peers.seat("2001:db8::ffff:2".parse().unwrap()).is_err());
+        assert!(peers.seat("2001:db8:0:1::1".parse().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn peers_together_leave_what_is_reserved() {
+        let peers = peers(3, 2);
+        let seat = |text: &str| peers.seat(text.parse().unwrap());
+        let held = [seat("192.0.2.1"), seat("192.0.2.2"), seat("192.0.2.3")];
+        assert!(held.iter().all(Result::is_ok));
+        assert_eq!(seat("192.0.2.4").err(), Some(ExceededCap::Listener));
+        drop(held);
+        assert!(seat("192.0.2.4").is_ok());
+    }
+
+    /// With 1,024 open files a listener had 480 connections, and one peer might have 1,024 of them.
+    #[test]
+    fn the_cap_of_a_peer_scales_with_the_listener() {
+        let caps = |connections, each| {
+            let caps = PeerCaps::of(connections, each);
+            assert!((1..=connections).contains(&caps.all) && caps.each <= caps.all);
+            (connections - caps.all, caps.each)
+        };
+        assert_eq!(caps(4_096, None), (256, 960));
+        assert_eq!(caps(480, None), (60, 105));
+        assert_eq!(caps(480, Some(1_024)), (60, 210), "never more than half");
+        assert_eq!(caps(4_096, Some(10)), (256, 10));
+        assert_eq!(caps(1, None), (0, 1));
+        assert_eq!(caps(8, Some(0)), (1, 1));
     }
 }

@@ -127,7 +127,7 @@ mod tests {
     use std::future::{pending, ready};
 
     fn queue() -> StreamQueue {
-        StreamQueue::new(WaitingStreams::new(1 << 20))
+        StreamQueue::new(WaitingStreams::new(1 << 20, Arc::default()))
     }
 
     /// A stream as hyper makes it: its work holds an executor, and here also something to count.
@@ -166,7 +166,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_that_waits_too_long_among_too_many_is_dropped() {
-        let streams = StreamQueue::new(WaitingStreams::new(2 * WaitingStreams::STREAM_BYTES));
+        let streams = StreamQueue::new(WaitingStreams::new(
+            2 * WaitingStreams::STREAM_BYTES,
+            Arc::default(),
+        ));
         let executor = streams.executor();
         let held: Vec<Arc<()>> = (0..4).map(|_| Arc::new(())).collect();
         for held in &held {

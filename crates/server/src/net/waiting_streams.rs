@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tidegate::observe::Metrics;
 use tokio::sync::Notify;
 
 /// The waiting streams of one listener.
 pub(crate) struct WaitingStreams {
     max_bytes: usize,
+    metrics: Arc<Metrics>,
     table: Mutex<WaitingTable>,
 }
 
@@ -39,9 +41,10 @@ impl WaitingStreams {
     /// What the waiting streams of one listener may take. With small heads that is 8,192 streams.
     pub(crate) const MAX_BYTES: usize = 64 << 20;
 
-    pub(crate) fn new(max_bytes: usize) -> Arc<Self> {
+    pub(crate) fn new(max_bytes: usize, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(WaitingStreams {
             max_bytes,
+            metrics,
             table: Mutex::default(),
         })
     }
@@ -56,6 +59,7 @@ impl WaitingStreams {
             && let Some((_, (bytes, evicted))) = table.streams.pop_first()
         {
             table.bytes -= bytes;
+            this.metrics.network.streams_evicted.inc();
             evicted.notify_one();
         }
         table.entered += 1;
@@ -98,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_oldest_make_room_and_those_that_finish_leave_it() {
-        let streams = WaitingStreams::new(3 * WaitingStreams::STREAM_BYTES);
+        let streams = WaitingStreams::new(3 * WaitingStreams::STREAM_BYTES, Arc::default());
         let enter = || WaitingStreams::enter(&streams, 0);
         let (first, second, third) = (enter(), enter(), enter());
         drop(second);
@@ -111,6 +115,7 @@ mod tests {
         let large = WaitingStreams::enter(&streams, WaitingStreams::STREAM_BYTES);
         assert!(is_evicted(&third) && is_evicted(&fourth) && !is_evicted(&fifth));
         drop((first, third, fourth, fifth, large));
+        assert_eq!(streams.metrics.network.streams_evicted.get(), 3);
         let table = streams.table.lock();
         assert!(table.bytes == 0 && table.streams.is_empty());
     }

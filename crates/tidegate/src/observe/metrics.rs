@@ -16,6 +16,7 @@ use tidegate_core::request::Edge;
 
 use super::counting::Loaded;
 use super::histogram::Histogram;
+use super::network::NetworkMetrics;
 use super::series::{Counter, Gauge, RuleSeries};
 use crate::limiter::OpenRequests;
 
@@ -49,6 +50,8 @@ pub struct Metrics {
     pub accept_errors: Counter,
     /// Connections closed because nothing came for too long.
     pub connections_timed_out: Counter,
+    /// What was refused to peers.
+    pub network: NetworkMetrics,
     /// Requests whose handling panicked.
     pub panics: Counter,
     /// Denials left out of the log, and told as counts.
@@ -90,6 +93,7 @@ impl Default for Metrics {
             connections_accepted: Counter::default(),
             accept_errors: Counter::default(),
             connections_timed_out: Counter::default(),
+            network: NetworkMetrics::default(),
             panics: Counter::default(),
             lines_skipped: Counter::default(),
             lines_dropped: Gauge::default(),

@@ -194,13 +194,14 @@ impl RouteHead {
     ) -> Result<Answer, Refusal> {
         let body = self.posted(body).await?;
         let is_list = body.trim_ascii_start().starts_with(b"[");
-        let deciding = ask(service, id, verb, self.style, &body);
+        // Made where it is used: a connection would else have room for it all the time.
+        let deciding = || ask(service, id, verb, self.style, &body);
         if !is_list && verb != Verb::Explain {
-            return service.wait_for(deciding).await;
+            return service.wait_for(deciding()).await;
         }
         let mut room = outgoing::LARGE.begin().await;
         room.prepare();
-        let answer = service.wait_for(deciding).await?;
+        let answer = service.wait_for(deciding()).await?;
         Ok(answer.map(|body| body.within(room)))
     }
 

@@ -1,0 +1,59 @@
+//! What a service refuses to peers before it looks at a request.
+
+use super::exposition::{Exposition, Kind};
+use super::series::Counter;
+
+/// Connections, streams and credentials that were refused.
+#[derive(Debug, Default)]
+pub struct NetworkMetrics {
+    /// Connections of a peer that has all it may have.
+    pub refused_by_peer_cap: Counter,
+    /// Connections beyond those that peers which are not trusted may have together.
+    pub refused_by_listener_cap: Counter,
+    /// HTTP/2 streams whose head was more than is held in memory.
+    pub heads_refused: Counter,
+    /// HTTP/2 streams that were reset because newer ones needed their room.
+    pub streams_evicted: Counter,
+    /// Wrong passwords of Redis clients.
+    pub wrong_passwords: Counter,
+    /// Wrong tokens on the admin listener.
+    pub wrong_tokens: Counter,
+}
+
+impl NetworkMetrics {
+    pub(super) fn expose(&self, page: &mut Exposition) {
+        let mut family = |name, help, label, samples: &[(&str, &Counter)]| {
+            let family = page.family(name, Kind::Counter, help);
+            for (value, counter) in samples {
+                family.sample(&[(label, value)], counter.get());
+            }
+        };
+        family(
+            "tidegate_connections_refused_total",
+            "Connections closed at once because a cap was reached.",
+            "cap",
+            &[
+                ("peer", &self.refused_by_peer_cap),
+                ("listener", &self.refused_by_listener_cap),
+            ],
+        );
+        family(
+            "tidegate_streams_refused_total",
+            "HTTP/2 streams that were refused or reset because of the memory they take.",
+            "cause",
+            &[
+                ("head", &self.heads_refused),
+                ("evicted", &self.streams_evicted),
+            ],
+        );
+        family(
+            "tidegate_authentication_failures_total",
+            "Wrong passwords and tokens.",
+            "edge",
+            &[
+                ("resp", &self.wrong_passwords),
+                ("admin", &self.wrong_tokens),
+            ],
+        );
+    }
+}
