@@ -57,6 +57,12 @@ fn of_every_door() -> Vec<Row> {
         ),
         (
             all,
+            "connections of peers that are not trusted",
+            "seven eighths of that".to_owned(),
+            "closed",
+        ),
+        (
+            all,
             "connections of one peer",
             flag("max-connections-per-peer"),
             "closed",
@@ -323,6 +329,12 @@ fn of_resp() -> Vec<Row> {
             "answers that wait to be sent",
             size(resp::buffers::BACKLOG),
             "nothing more is read",
+        ),
+        (
+            door,
+            "wrong passwords of a connection",
+            number(resp::guesses::MAX_PER_CONNECTION as usize),
+            bad,
         ),
     ]
 }

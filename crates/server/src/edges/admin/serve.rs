@@ -21,8 +21,11 @@ use crate::ids::Id;
 use crate::live::Live;
 use crate::net::body;
 use crate::net::connection::{Answer, Handler};
+use crate::net::occasional::OccasionalLine;
 use crate::service::Service;
 use crate::sink;
+
+static WRONG_TOKEN: OccasionalLine = OccasionalLine::new();
 
 /// The admin listener.
 #[derive(Clone)]
@@ -37,6 +40,12 @@ impl Handler for Admin {
         let (parts, body) = request.into_parts();
         let id = self.service.ids.next();
         let answered = self.route(&id, peer, &parts, body).await;
+        if matches!(answered, Err(Refusal::Token)) {
+            self.service.metrics.network.wrong_tokens.inc();
+            if let Some(times) = WRONG_TOKEN.count() {
+                tracing::warn!(%peer, times, "wrong token on the admin listener");
+            }
+        }
         let mut answer = answered.unwrap_or_else(|refusal| refusal.answer(&id));
         let headers = answer.headers_mut();
         headers.insert(

@@ -3,6 +3,7 @@
 //! Answered as a Redis without databases, scripts and replicas would, which is what clients probe for;
 //! words are Redis's, because clients look at them.
 
+use super::guesses::MAX_PER_CONNECTION;
 use super::pass::Then;
 use super::password::Password;
 use super::reply::{self, Protocol, echoed};
@@ -80,13 +81,18 @@ impl Greeting {
             Greeting::Auth => auth(arguments, session, password, out),
             Greeting::Hello => hello(arguments, session, password, out),
             Greeting::Reset => {
+                let wrong_passwords = session.wrong_passwords;
                 *session = Session::new(session.id, password.is_some());
+                session.wrong_passwords = wrong_passwords;
                 reply::simple(out, "RESET");
             }
             Greeting::Quit => {
                 reply::simple(out, "OK");
                 return Then::Close;
             }
+        }
+        if session.wrong_passwords >= MAX_PER_CONNECTION {
+            return Then::Close;
         }
         Then::GoOn
     }
@@ -224,6 +230,7 @@ fn auth(
 fn admit(user: &[u8], shown: &[u8], session: &mut Session, password: Option<&Password>) -> bool {
     let right = password.is_none_or(|password| password.is(shown)) && user == b"default";
     session.admitted |= right;
+    session.wrong_passwords += u32::from(!right);
     right
 }
 

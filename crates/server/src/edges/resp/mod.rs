@@ -12,11 +12,14 @@
 //! | arguments of a command | [`wire::MOST_ARGUMENTS`] | error, closed |
 //! | bytes of a command, of an argument, of an inline line | [`wire::LONGEST`] | error, closed |
 //! | bytes read before they are answered | [`buffers::ROOM`], or one command | the rest waits |
+//! | wrong passwords of a connection | [`guesses::MAX_PER_CONNECTION`] | error, closed |
+//! | guesses of a peer | one connection each [`guesses::DELAY`] | its commands wait |
 //! | answers before they are sent | [`buffers::BACKLOG`] and one answer | nothing is read until they are |
 
 mod ask;
 pub(crate) mod buffers;
 mod greeting;
+pub(crate) mod guesses;
 mod pass;
 mod password;
 mod reply;

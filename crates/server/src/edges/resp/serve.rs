@@ -18,10 +18,11 @@ use tidegate::Family;
 use tidegate_core::algorithms::Precision;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::task::coop::has_budget_remaining;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{debug, error};
 
 use super::buffers::{BACKLOG, Buffers, ROOM};
+use super::guesses::Guesses;
 use super::pass::{Then, pass};
 use super::session::Session;
 use super::throttle::Dialect;
@@ -50,6 +51,7 @@ struct Shared {
     cell: Family,
     crab: Family,
     connections: AtomicU64,
+    guesses: Guesses,
 }
 
 impl Resp {
@@ -66,6 +68,7 @@ impl Resp {
             cell: Family::new(Dialect::Cell.family()),
             crab: Family::new(Dialect::Crab.family()),
             connections: AtomicU64::new(1),
+            guesses: Guesses::default(),
         }))
     }
 
@@ -75,6 +78,15 @@ impl Resp {
 
     pub(super) fn password(&self) -> Option<&Password> {
         self.0.password.as_ref()
+    }
+
+    /// Holds up a client that is not authenticated and whose peer guesses passwords.
+    async fn wait_after_guesses(&self, session: &Session, peer: &Place) {
+        if !session.admitted
+            && let Some(delay) = self.0.guesses.delay(peer)
+        {
+            sleep(delay).await;
+        }
     }
 
     pub(super) fn precision(&self) -> Precision {
@@ -90,13 +102,13 @@ impl Resp {
 }
 
 impl Door for Resp {
-    async fn serve<I>(self, io: I, _: Place, keeping: Keeping, guards: Guards)
+    async fn serve<I>(self, io: I, peer: Place, keeping: Keeping, guards: Guards)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (activity, ending) = (Activity::default(), AtomicBool::new(false));
         let metrics = Arc::clone(&guards.metrics);
-        let conversation = pin!(caught(talk(io, &self, &activity, &ending)));
+        let conversation = pin!(caught(talk(io, &peer, &self, &activity, &ending)));
         let finish = |_: Pin<&mut _>| ending.store(true, Relaxed);
         match watch::over(conversation, finish, &activity, keeping, guards).await {
             Some(Some(Err(error))) => debug!(%error, "connection ended badly"),
@@ -113,7 +125,13 @@ impl Door for Resp {
     }
 }
 
-async fn talk<I>(mut io: I, resp: &Resp, activity: &Activity, ending: &AtomicBool) -> io::Result<()>
+async fn talk<I>(
+    mut io: I,
+    peer: &Place,
+    resp: &Resp,
+    activity: &Activity,
+    ending: &AtomicBool,
+) -> io::Result<()>
 where
     I: AsyncRead + AsyncWrite + Unpin,
 {
@@ -122,7 +140,12 @@ where
     // The beginning of a command whose rest has not come.
     let mut begun = Vec::new();
     let mut last_bytes = LAST_BYTES;
-    while let Some((mut buffers, came)) = receive(&mut io, &begun, ending).await? {
+    loop {
+        resp.wait_after_guesses(&session, peer).await;
+        let Some((mut buffers, came)) = receive(&mut io, &begun, ending).await? else {
+            break;
+        };
+        let wrong_passwords = session.wrong_passwords;
         let mut from = 0;
         let then = loop {
             let (input, output) = buffers.split(from);
@@ -140,6 +163,10 @@ where
         };
         keep(&mut begun, buffers.split(from).0);
         buffers.give_back();
+        for _ in wrong_passwords..session.wrong_passwords {
+            let metrics = &resp.service().metrics.network;
+            resp.0.guesses.record_wrong(peer, metrics);
+        }
         if ending.load(Relaxed) {
             last_bytes = last_bytes.saturating_sub(came);
         }

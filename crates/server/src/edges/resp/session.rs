@@ -12,6 +12,8 @@ pub(super) struct Session {
     pub(super) name: Option<Box<[u8]>>,
     /// Whether it has shown the password, or there is none.
     pub(super) admitted: bool,
+    /// Wrong passwords so far.
+    pub(super) wrong_passwords: u32,
     pub(super) tariffs: Tariffs,
 }
 
@@ -23,6 +25,7 @@ impl Session {
             protocol: Protocol::default(),
             name: None,
             admitted: !needs_password,
+            wrong_passwords: 0,
             tariffs: Tariffs::default(),
         }
     }
