@@ -14,7 +14,7 @@ use crate::sink;
 
 /// Starts logging. A second call does nothing.
 pub(crate) fn start(level: LogLevel, format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level.name()));
+    let filter = filter(level, std::env::var(EnvFilter::DEFAULT_ENV).ok().as_deref());
     let terminal = std::io::stderr().is_terminal();
     let text = match format {
         LogFormat::Text => true,
@@ -40,6 +40,20 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) {
             .with_current_span(false)
             .try_init()
     };
+}
+
+/// What is logged: by `RUST_LOG` if it is set and valid, else by the level. The HTTP/2 library warns about
+/// what any client can send, once per frame. So its warnings are left out unless they are asked for.
+fn filter(level: LogLevel, environment: Option<&str>) -> EnvFilter {
+    let set = environment.filter(|set| !set.is_empty());
+    let valid = set.filter(|set| set.parse::<EnvFilter>().is_ok());
+    let directives = valid.unwrap_or(level.name());
+    let wants_all = directives.contains("h2") || matches!(directives, "debug" | "trace");
+    if wants_all {
+        EnvFilter::new(directives)
+    } else {
+        EnvFilter::new(format!("{directives},h2=error"))
+    }
 }
 
 /// Text from outside, made safe to show and cut at [`Shown::CHARS`].
@@ -86,6 +100,20 @@ mod tests {
             r"a\u{d}\u{a}\u{1b}[31mINFO\u{0}\u{202e}z\u{9b}\u{200d}"
         );
         assert_eq!(Shown("/größe?x=1").to_string(), "/größe?x=1");
+    }
+
+    #[test]
+    fn warnings_of_the_http2_library_are_left_out_unless_asked_for() {
+        let shown = |environment| filter(LogLevel::default(), environment).to_string();
+        assert_eq!(shown(None), "h2=error,info");
+        assert_eq!(shown(Some("")), "h2=error,info");
+        assert_eq!(
+            shown(Some("warn,tidegate=debug")),
+            "tidegate=debug,h2=error,warn"
+        );
+        assert_eq!(shown(Some("not=a=filter")), "h2=error,info");
+        assert_eq!(shown(Some("h2=warn,info")), "h2=warn,info");
+        assert_eq!(shown(Some("debug")), "debug");
     }
 
     #[test]
