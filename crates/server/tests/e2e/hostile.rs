@@ -5,6 +5,7 @@ mod http2;
 mod idle;
 mod resp;
 mod slow;
+mod soak;
 
 use std::process::Command;
 

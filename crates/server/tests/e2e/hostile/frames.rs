@@ -76,6 +76,50 @@ impl Raw {
         }
     }
 
+    /// The status of the response on a stream, as its head spells it.
+    pub(crate) fn status(&mut self, stream: u32) -> &'static str {
+        loop {
+            let frame = self.receive().unwrap();
+            if frame.kind != HEADERS || frame.stream != stream {
+                continue;
+            }
+            // The static table has 200 as its eighth entry; other statuses are spelt out.
+            let is_spelt = |status: &str| {
+                let has =
+                    |spelt: &[u8]| frame.payload.windows(spelt.len()).any(|part| part == spelt);
+                has(status.as_bytes()) || has(&huffman_digits(status))
+            };
+            return match frame.payload[0] {
+                0x88 => "200",
+                _ if is_spelt("431") => "431",
+                _ => "another",
+            };
+        }
+    }
+
+    /// Waits until everything sent so far has been handled. An error means that the other side closed.
+    pub(crate) fn wait_for_ping(&mut self) -> io::Result<()> {
+        const MARK: [u8; 8] = *b"all done";
+        self.send(&frame(PING, 0, 0, &MARK))?;
+        loop {
+            let frame = self.receive()?;
+            if frame.kind == PING && frame.payload == MARK {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads until the other side closes. Whether it does so by an end or a reset makes no difference.
+    pub(crate) fn wait_for_end(&mut self) {
+        while self.receive().is_ok() {}
+    }
+
+    /// Says that nothing more will come.
+    pub(crate) fn half_close(&mut self) {
+        // The other side may have closed already.
+        let _ = self.0.shutdown(std::net::Shutdown::Write);
+    }
+
     fn receive(&mut self) -> io::Result<Frame> {
         let mut head = [0; 9];
         self.0.read_exact(&mut head)?;
@@ -136,4 +180,23 @@ pub(crate) fn literal(name: &str, value: &str) -> Vec<u8> {
     block.push(value.len() as u8);
     block.extend(value.bytes());
     block
+}
+
+/// Three digits as Huffman codes, as hpack (RFC 7541, Appendix B) spells them: 0, 1 and 2 have five bits,
+/// the others six.
+fn huffman_digits(digits: &str) -> Vec<u8> {
+    let (mut bits, mut length) = (0_u32, 0);
+    for digit in digits.bytes().map(|byte| u32::from(byte - b'0')) {
+        let (code, size) = match digit {
+            0..=2 => (digit, 5),
+            _ => (0x19 + digit - 3, 6),
+        };
+        bits = bits << size | code;
+        length += size;
+    }
+    // Filled up with ones.
+    let padding = (8 - length % 8) % 8;
+    bits = bits << padding | ((1 << padding) - 1);
+    let bytes = bits.to_be_bytes();
+    bytes[4 - (length + padding) / 8..].to_vec()
 }

@@ -240,3 +240,83 @@ fn what_breaks_the_protocol_is_told_why() {
         }
     }
 }
+
+/// The head of a `POST` with `fields` more fields, each of one byte on the wire but the first.
+fn head_of_fields(path: &str, fields: usize) -> Vec<u8> {
+    let mut block = post(path);
+    // The first is remembered as number 62.
+    block.extend([0x40, 1, b'a', 0]);
+    block.extend(vec![0x80 | 62; fields - 1]);
+    block
+}
+
+/// A field takes a byte to send and a hundred to hold, and the bound on fields was one of HTTP/1 alone.
+#[test]
+fn a_head_of_more_than_a_hundred_fields_is_431_by_http_2_too() {
+    let server = Server::start(RULES);
+    for door in doors(&server) {
+        for (fields, is_good) in [(99, true), (900, false)] {
+            let mut raw = Raw::connect(door.address).unwrap();
+            let head = head_of_fields(door.path, fields);
+            raw.send(&frame(HEADERS, END_HEADERS, 1, &head)).unwrap();
+            if is_good {
+                raw.send(&frame(DATA, END_STREAM, 1, &door.body)).unwrap();
+            }
+            let status = raw.status(1);
+            let expected = if is_good { "200" } else { "431" };
+            assert_eq!(status, expected, "{} with {fields} fields", door.edge);
+        }
+    }
+    let refused = server.metric("tidegate_streams_refused_total{cause=\"head\"}");
+    assert_eq!(refused, 2);
+}
+
+/// 2 MiB were sent and 180 MiB held, until the bodies were given up.
+#[test]
+fn heads_of_small_fields_whose_bodies_never_come_take_little_memory() {
+    const CONNECTIONS: usize = 16;
+    let server = Server::with(RULES, &["--idle", "600"]);
+    for door in doors(&server) {
+        for fields in [80, 900] {
+            let before = most_held(&server);
+            let head = head_of_fields(door.path, fields);
+            let streams = (0..128).map(|turn| frame(HEADERS, END_HEADERS, stream(turn), &head));
+            let sent: Vec<u8> = streams.collect::<Vec<_>>().concat();
+            let mut held = Vec::new();
+            for _ in 0..CONNECTIONS {
+                let mut raw = Raw::connect(door.address).unwrap();
+                raw.send(&sent).unwrap();
+                // Frames are handled in order: what was sent before is in memory now.
+                raw.wait_for_ping().unwrap();
+                held.push(raw);
+            }
+            let most = most_held(&server) - before;
+            let what = format!("{} with {fields} fields", door.edge);
+            eprintln!(
+                "{what}: {} KiB for {} sent",
+                most >> 10,
+                (CONNECTIONS * sent.len()) >> 10
+            );
+            assert!(most <= MOST_HELD, "{what}: {most} bytes");
+        }
+    }
+    let mut good = server.client();
+    assert_eq!(good.post("/v1/check", &ask("192.0.2.1", "/")).status, 200);
+}
+
+/// The HTTP/2 library wrote a line for each, and anybody could fill a disk.
+#[test]
+fn frames_that_the_library_warns_of_are_not_logged() {
+    const ACKNOWLEDGED: u8 = 1;
+    let server = Server::start(RULES);
+    for _ in 0..3 {
+        let mut raw = Raw::connect(server.http).unwrap();
+        raw.flood(1_000, |_| frame(PING, ACKNOWLEDGED, 0, &[7; 8]));
+        raw.wait_for_ping().unwrap();
+    }
+    server.signal("TERM");
+    let (_, lines) = server.wait_end();
+    let is_warning = |line: &&serde_json::Value| line["level"] == "WARN";
+    let warnings: Vec<_> = lines.iter().filter(is_warning).collect();
+    assert!(warnings.is_empty(), "{} of them", warnings.len());
+}

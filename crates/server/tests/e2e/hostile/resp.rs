@@ -171,3 +171,34 @@ fn who_never_reads_is_cut_off() {
     drop(Redis::connect(server.resp()));
     witness.end("clients that never read");
 }
+
+/// 20,000 passwords were tried in 0.14 s, and the log had nothing about it.
+#[test]
+fn a_password_is_not_guessed_fast_and_guesses_are_logged_and_counted() {
+    const GUESSES: usize = 100;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "the-right-password").unwrap();
+    let flag = ["--resp-password-file", file.path().to_str().unwrap()];
+    let server = Server::with_resp(RULES, &flag);
+    let mut stream = connect(&server);
+    stream
+        .write_all(&b"AUTH wrong\r\nRESET\r\n".repeat(GUESSES))
+        .unwrap();
+    let mut replies = String::new();
+    stream.read_to_string(&mut replies).unwrap();
+    assert_eq!(replies.matches("WRONGPASS").count(), 5, "{replies}");
+    let failures = || server.metric("tidegate_authentication_failures_total{edge=\"resp\"}");
+    wait_for("the guesses to be counted", || {
+        (failures() == 5).then_some(())
+    });
+    let line = server.wait_log(|line| line["message"] == "wrong password of a Redis client");
+    assert_eq!(line["level"], "WARN");
+    // The right one is accepted all the while. Before it is looked at, this peer has to wait.
+    let begun = std::time::Instant::now();
+    let mut redis = server.redis();
+    assert_eq!(
+        redis.ask("AUTH the-right-password"),
+        Value::Simple("OK".to_owned())
+    );
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+}

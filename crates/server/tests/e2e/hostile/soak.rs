@@ -1,0 +1,217 @@
+//! One server process under all kinds of connection attacks in a loop: what it holds at rest stays flat.
+//!
+//! A round runs every kind of attack against every listener and then waits for rest. Attacks that fill
+//! a cap on purpose are not among them, because the memory behind a cap is allowed.
+//!
+//! **Rest** is reached when every connection of the round has ended: attackers close theirs, the server
+//! closes those of silent and slow peers after `--idle`, and `tidegate_connections` counts only the one that
+//! reads it. Streams and tasks of a connection end with it. Then the resident memory is read.
+//!
+//! **Flat** means within 5% of what the server held after the warm-up rounds. These fill what stays by
+//! design: thread stacks, buffers that are lent again, pages the allocator keeps. The server runs with one
+//! arena and low thresholds, so that freed memory goes back to the system and what is left is held.
+//!
+//! `make test` runs a few rounds. `TIDEGATE_SOAK_MINUTES=30 cargo test -p tidegate-server --all-features
+//! --test e2e soak -- --nocapture` runs the same rounds for half an hour and prints a line after each.
+
+mod http1;
+mod http2;
+mod resp;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::grpc::SHOULD_RATE_LIMIT;
+use crate::http::ask;
+use crate::memory::held;
+use crate::server::{BINARY, DEADLINE, Server, wait_for};
+
+const RULES: &str =
+    "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
+
+const WARM_UP: usize = 3;
+const ROUNDS: usize = 4;
+/// Connections of each kind in one round.
+const CONNECTIONS: usize = 8;
+/// Between the bytes of a slow peer.
+const TRICKLE: Duration = Duration::from_millis(50);
+/// How long to wait for somebody who takes nothing any more. It ends an attack, never a test.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// What is attacked.
+struct Target {
+    address: SocketAddr,
+    /// A path that is served there.
+    path: &'static str,
+    attacks: Vec<Attack>,
+    slow: Vec<SlowPeer>,
+}
+
+/// What an attacker does on one connection.
+type Attack = fn(&Target);
+
+/// A peer that sends something first and then a byte at a time, or nothing, until it is closed.
+#[derive(Clone, Copy)]
+struct SlowPeer {
+    first: &'static [u8],
+    then: &'static [u8],
+}
+
+#[test]
+fn rss_at_rest_is_flat_after_every_round_of_attacks() {
+    let server = server();
+    let targets = targets(&server);
+    let minutes = std::env::var("TIDEGATE_SOAK_MINUTES").ok();
+    let minutes: Option<u64> = minutes.map(|text| text.parse().expect("a number of minutes"));
+    let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let mut warm = 0;
+    for round in 1.. {
+        attack_all(&targets);
+        let rest = rest(&server);
+        eprintln!("round {round}: {} KiB at rest", rest >> 10);
+        if round <= WARM_UP {
+            warm = rest;
+            continue;
+        }
+        assert!(
+            rest <= warm + warm / 20,
+            "round {round}: {rest} bytes at rest, {warm} after the warm-up"
+        );
+        let is_over = match until {
+            None => round >= WARM_UP + ROUNDS,
+            Some(until) => Instant::now() >= until,
+        };
+        if is_over {
+            break;
+        }
+    }
+    assert_eq!(server.metric("tidegate_panics_total"), 0);
+    let good = server.post("/v1/check", &ask("192.0.2.1", "/"));
+    assert_eq!(good.status, 200);
+}
+
+fn server() -> Server {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = dir.path().join("rules.yaml");
+    std::fs::write(&rules, RULES).unwrap();
+    let mut command = Command::new(BINARY);
+    command
+        .args(["serve", "--rules"])
+        .arg(rules)
+        .args(["--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"])
+        .args(["--idle", "2", "--grpc-max-age", "3"])
+        .env("MALLOC_ARENA_MAX", "1")
+        .env("MALLOC_TRIM_THRESHOLD_", "65536")
+        .env("MALLOC_MMAP_THRESHOLD_", "65536");
+    Server::spawn(command, dir)
+}
+
+fn targets(server: &Server) -> [Target; 5] {
+    let is_metrics =
+        |line: &serde_json::Value| line["message"] == "listening" && line["edge"] == "metrics";
+    let metrics = server.wait_log(is_metrics);
+    let over_http2 = |address, path| Target {
+        address,
+        path,
+        attacks: http2::ATTACKS.to_vec(),
+        slow: http2::SLOW.to_vec(),
+    };
+    let mut http = over_http2(server.http, "/v1/check");
+    http.attacks.extend(http1::ATTACKS);
+    http.slow.extend(http1::SLOW);
+    [
+        http,
+        over_http2(server.grpc.parse().unwrap(), SHOULD_RATE_LIMIT),
+        over_http2(server.admin, "/v1/subjects"),
+        over_http2(
+            metrics["address"].as_str().unwrap().parse().unwrap(),
+            "/metrics",
+        ),
+        Target {
+            address: server.resp(),
+            path: "",
+            attacks: resp::ATTACKS.to_vec(),
+            slow: resp::SLOW.to_vec(),
+        },
+    ]
+}
+
+/// Every attack on every listener. Listeners are attacked at the same time, and slow peers stay meanwhile.
+fn attack_all(targets: &[Target]) {
+    std::thread::scope(|scope| {
+        for target in targets {
+            scope.spawn(|| stay_slow(target));
+            scope.spawn(|| {
+                for attack in &target.attacks {
+                    (0..CONNECTIONS).for_each(|_| attack(target));
+                }
+            });
+        }
+    });
+}
+
+/// Slow peers stay until the server has closed all of them.
+fn stay_slow(target: &Target) {
+    let peers = target.slow.iter().flat_map(|slow| [*slow; CONNECTIONS]);
+    let mut peers: Vec<(TcpStream, SlowPeer)> =
+        peers.map(|slow| (connect(target.address), slow)).collect();
+    for (stream, slow) in &mut peers {
+        // The server may have closed it already.
+        let _ = stream.write_all(slow.first);
+    }
+    wait_for("slow peers to be closed", || {
+        std::thread::sleep(TRICKLE);
+        peers.retain_mut(|(stream, slow)| is_open(stream) && stream.write_all(slow.then).is_ok());
+        peers.is_empty().then_some(())
+    });
+}
+
+/// Whether the server has not closed it. What it sent is read and forgotten.
+fn is_open(stream: &mut TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let read = stream.read(&mut [0; 4096]);
+    stream.set_nonblocking(false).unwrap();
+    match read {
+        Ok(bytes) => bytes > 0,
+        Err(error) => error.kind() == ErrorKind::WouldBlock,
+    }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Sends and waits until the server closes. It may do so while it is sent to.
+fn closed(target: &Target, bytes: &[u8]) {
+    let mut stream = connect(target.address);
+    let _ = stream.write_all(bytes);
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+/// Sends and closes.
+fn left(target: &Target, bytes: &[u8]) {
+    let _ = connect(target.address).write_all(bytes);
+}
+
+/// Sends, closes one side, and waits until the server closes the other.
+fn left_half(target: &Target, bytes: &[u8]) {
+    let mut stream = connect(target.address);
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+/// Waits until the connections of a round are gone, and reads what is held then.
+fn rest(server: &Server) -> u64 {
+    wait_for("all connections to end", || {
+        // The one that reads it is open.
+        (server.metric("tidegate_connections ") == 1).then_some(())
+    });
+    held(server)
+}
