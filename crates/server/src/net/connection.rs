@@ -184,7 +184,7 @@ async fn respond<H: Handler>(
 async fn answer<H: Handler>(shared: &Shared<H>, request: Request<Incoming>) -> Answer {
     let _under_way = shared.activity.begin();
     let version = request.version();
-    let work = shared.handler.handle(&shared.peer, request);
+    let work = pin!(shared.handler.handle(&shared.peer, request));
     let mut answer = caught(work).await.unwrap_or_else(|| {
         shared.metrics.panics.inc();
         error!("handling a request panicked");
@@ -199,8 +199,10 @@ async fn answer<H: Handler>(shared: &Shared<H>, request: Request<Incoming>) -> A
 }
 
 /// What `work` gives, or nothing if it panicked. It is not polled again after that.
-pub(crate) async fn caught<F: Future>(work: F) -> Option<F::Output> {
-    let mut work = pin!(work);
+///
+/// It is borrowed: an async function has room for its arguments beside that for what it makes of them, and
+/// every idle connection has the room for a request.
+pub(crate) async fn caught<F: Future>(mut work: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(
         |cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
             Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),

@@ -108,7 +108,8 @@ impl Door for Resp {
     {
         let (activity, ending) = (Activity::default(), AtomicBool::new(false));
         let metrics = Arc::clone(&guards.metrics);
-        let conversation = pin!(caught(talk(io, &peer, &self, &activity, &ending)));
+        let talking = pin!(talk(io, &peer, &self, &activity, &ending));
+        let conversation = pin!(caught(talking));
         let finish = |_: Pin<&mut _>| ending.store(true, Relaxed);
         match watch::over(conversation, finish, &activity, keeping, guards).await {
             Some(Some(Err(error))) => debug!(%error, "connection ended badly"),
