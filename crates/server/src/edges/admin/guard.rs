@@ -98,7 +98,7 @@ impl Token {
             .headers
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok());
-        let Some((scheme, token)) = shown.and_then(|value| value.split_once(' ')) else {
+        let Some((scheme, token)) = shown.and_then(|value| value.split_once([' ', '\t'])) else {
             return false;
         };
         let digest: [u8; 32] = Sha256::digest(token.trim()).into();
@@ -221,6 +221,7 @@ mod tests {
         let guard = Guard::new(&wide, Some(file.path()), &[]).unwrap();
         let shown = |text| check(&guard, "GET", &[("host", "node7"), ("authorization", text)]);
         assert_eq!(shown("Bearer 0123456789abcdef"), Ok(()));
+        assert_eq!(shown("bearer\t 0123456789abcdef"), Ok(()));
         assert_eq!(shown("Bearer 0123456789abcdeX"), Err(Refusal::Token));
         assert_eq!(shown("0123456789abcdef"), Err(Refusal::Token));
         assert_eq!(
