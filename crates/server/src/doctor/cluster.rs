@@ -7,7 +7,7 @@ use tidegate::stores::redis::{Console, Fault, RedisConfig, Site};
 
 use super::finding::Finding;
 use super::seen::{Seen, Silent, setting};
-use super::{Order, Reached, look, patiently, unreached};
+use super::{Order, Reached, look, patiently, stopped};
 
 /// Slots of any cluster.
 const SLOTS: usize = 16_384;
@@ -50,7 +50,7 @@ impl Cluster {
                     heard = true;
                     secret_seen |= console.keeps_secret();
                 }
-                Err(Silent(fault)) => findings.push(unreached(&fault)),
+                Err(Silent(fault)) => findings.push(stopped(&fault)),
             }
             gathered.push((console.address().to_owned(), findings));
         }
@@ -71,13 +71,13 @@ impl Cluster {
             findings.push(Finding::ok("reach", found));
         }
         for (site, fault) in lost {
-            let found = format!("{fault}");
-            let cure = "nothing else of it could be seen";
-            findings.push(Finding::fail("reach", found, cure).at(vec![site.address()]));
+            let problem = fault.problem();
+            let found = format!("{problem}, so nothing else of it could be seen");
+            findings.push(Finding::fail("reach", found, fault.cure()).at(vec![site.address()]));
         }
         for (seed, fault) in &self.silent {
             if lost.iter().all(|(site, _)| site.address() != *seed) {
-                let found = format!("does not tell of the cluster: {fault}");
+                let found = format!("does not tell of the cluster: {}", fault.problem());
                 let cure = "name a server of the cluster in its place";
                 findings.push(Finding::warn("reach", found, cure).at(vec![seed.clone()]));
             }

@@ -112,7 +112,7 @@ async fn alone(
     match look(&console, order, tell, wait).await {
         Ok(()) => Reached::Yes,
         Err(Silent(fault)) => {
-            tell(unreached(&fault));
+            tell(stopped(&fault));
             Reached::No
         }
     }
@@ -126,13 +126,22 @@ fn unusable(fault: &Fault, tell: &mut impl FnMut(Finding)) -> Reached {
     }
 }
 
-/// What a fault says has its cure in it.
+/// The server could not be entered.
 fn unreached(fault: &Fault) -> Finding {
-    let found = match fault.is_silence() {
-        true => fault.to_string(),
-        false => format!("the store cannot be used: {fault}"),
+    let problem = fault.problem();
+    let found = if fault.is_silence() {
+        format!("{problem}, so nothing else could be seen")
+    } else {
+        format!("the store cannot be used: {problem}")
     };
-    Finding::fail("reach", found, "nothing else could be seen")
+    Finding::fail("reach", found, fault.cure())
+}
+
+/// The server replied, and then it did not any more. A check of its own: it was reached.
+fn stopped(fault: &Fault) -> Finding {
+    let problem = fault.problem();
+    let found = format!("the server stopped replying ({problem}), so nothing else could be seen");
+    Finding::fail("silence", found, fault.cure())
 }
 
 /// Looks at one server.

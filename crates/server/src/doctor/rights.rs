@@ -104,8 +104,8 @@ pub(super) fn permissions(trials: &[Trial]) -> Finding {
     match (other.first(), tied.is_empty()) {
         (Some((command, fault)), _) => Finding::fail(
             check,
-            format!("{command} is refused: {fault}"),
-            "see the server's log",
+            format!("{command} is refused: {}", fault.problem()),
+            fault.cure(),
         ),
         (None, false) => {
             let found = "commands that write cannot be tried on a replica";

@@ -55,8 +55,8 @@ pub(super) async fn rehearse(console: &Console, prefix: &str) -> Result<Scripts,
 pub(super) fn scripts(seen: &Scripts, info: &Seen<Info>) -> Finding {
     let check = "scripts";
     if let Some((name, fault)) = &seen.unloaded {
-        let found = format!("`{name}` cannot be loaded: {fault}");
-        return Finding::fail(check, found, "see permissions");
+        let found = format!("`{name}` cannot be loaded: {}", fault.problem());
+        return Finding::fail(check, found, cure_of(fault));
     }
     match &seen.rehearsal {
         Ok(true) => Finding::ok(check, cache(seen, info)),
@@ -69,9 +69,20 @@ pub(super) fn scripts(seen: &Scripts, info: &Seen<Info>) -> Finding {
             Finding::warn(check, found, "ask the primary")
         }
         Err(error) => {
-            let why = fault_of(error).map_or_else(|| error.to_string(), Fault::to_string);
-            Finding::fail(check, format!("cannot be run: {why}"), "see permissions")
+            let (why, cure) = match fault_of(error) {
+                Some(fault) => (fault.problem(), cure_of(fault)),
+                None => (error.to_string(), "please report this"),
+            };
+            Finding::fail(check, format!("cannot be run: {why}"), cure)
         }
+    }
+}
+
+/// A missing permission is described by its own check.
+fn cure_of(fault: &Fault) -> &'static str {
+    match fault.denied() {
+        Some(_) => "see permissions",
+        None => fault.cure(),
     }
 }
 

@@ -12,7 +12,11 @@ pub(super) fn agreement(sentinels: &[Witness], primary: Option<&str>) -> Finding
         .iter()
         .filter_map(|one| Some(format!("{} {}", one.sentinel, dissent(one, primary)?)))
         .collect();
-    let cure = "see whether each runs, can be reached and watches this primary, or write another";
+    let refusals = || sentinels.iter().filter_map(|one| one.names.as_ref().err());
+    let cure = match refusals().find(|fault| !fault.is_silence()) {
+        Some(fault) => fault.cure(),
+        None => "see whether each runs, can be reached and watches this primary, or write another",
+    };
     match primary {
         None => {
             let found = format!("most of {all} name no primary: {}", apart.join(", "));
@@ -37,7 +41,7 @@ fn dissent(witness: &Witness, primary: Option<&str>) -> Option<String> {
         Ok(Some(named)) => Some(format!("names {named}")),
         Ok(None) => Some("knows none of that name".to_owned()),
         Err(fault) if fault.is_silence() => Some("does not answer".to_owned()),
-        Err(fault) => Some(format!("refuses ({fault})")),
+        Err(fault) => Some(format!("refuses ({})", fault.problem())),
     }
 }
 

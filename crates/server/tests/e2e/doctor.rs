@@ -164,6 +164,46 @@ fn nobody_there_is_69_and_a_silent_server_is_not_waited_for_for_long() {
     assert_eq!(told["findings"][0]["grade"], "fail", "{told}");
 }
 
+/// `found` once held the cure, and `cure` that nothing else could be seen.
+#[test]
+fn for_programs_the_problem_and_its_cure_are_apart() {
+    let report = doctor(&format!("redis://127.0.0.1:{}", free_port()), &["--json"]);
+    report.ends(69);
+    let told: Value = serde_json::from_str(&report.out).unwrap();
+    let finding = &told["findings"][0];
+    let cure = "see whether the server runs and can be reached";
+    assert_eq!(finding["cure"], cure, "{told}");
+    let found = finding["found"].as_str().unwrap();
+    assert!(found.contains("refused") && !found.contains(cure), "{told}");
+}
+
+/// The server was reached, so it is not also out of reach.
+#[test]
+fn a_server_that_is_paused_is_reached_and_then_silent() {
+    let redis = Redis::redis7();
+    redis.ask(&["CLIENT", "PAUSE", "600000", "WRITE"]);
+    let report = doctor(&redis.url(), &[]);
+    report.ends(69);
+    let of = |check: &str| {
+        let begins = |line: &&str| line.get(6..).is_some_and(|rest| rest.starts_with(check));
+        report.out.lines().filter(begins).collect::<Vec<_>>()
+    };
+    assert_eq!(of("reach").len(), 1, "{}", report.out);
+    report.says("reach", "ok ", "answers");
+    report.says("silence", "FAIL", "CLIENT UNPAUSE");
+}
+
+/// A server without TLS waits for the rest of what it takes for a command, and looked overloaded.
+#[test]
+fn tls_to_a_port_without_it_is_said_to_be_that() {
+    let redis = Redis::redis7();
+    let report = doctor(&redis.url().replace("redis://", "rediss://"), &[]);
+    report.ends(1);
+    report.says("reach", "FAIL", "speaks none on this port");
+    report.says("reach", "FAIL", "write redis:// instead of rediss://");
+    assert!(!report.out.contains("overloaded"), "{}", report.out);
+}
+
 #[test]
 fn memory_that_is_an_end_of_counters_is_a_warning() {
     let options = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];

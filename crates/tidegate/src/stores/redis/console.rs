@@ -15,6 +15,7 @@ use super::books::Intent;
 use super::fault::Fault;
 use super::layout::{Share, Site};
 use super::link::RedisConfig;
+use super::plain::or_no_tls;
 use super::plan::{Plan, Spending};
 use super::reply::{Nonsense, Reply};
 use super::scripts::{self, Loaded};
@@ -72,8 +73,13 @@ impl Console {
         let database = login.db();
         let waits = config.waits();
         let connected = client.get_multiplexed_async_connection_with_config(&waits);
-        let connected = connected.await;
-        let connection = connected.map_err(|error| Fault::of(&error, password.as_deref()))?;
+        let connection = match connected.await {
+            Ok(connection) => connection,
+            Err(error) => {
+                let fault = Fault::of(&error, password.as_deref());
+                return Err(or_no_tls(fault, &site.place, &site.access).await);
+            }
+        };
         let console = Console {
             connection,
             password,

@@ -13,7 +13,7 @@ use redis::{ErrorKind, RedisError};
 use tidegate_core::store::StoreError;
 use tidegate_core::units::Nanos;
 
-use self::table::{NEEDED, Row, TABLE, TLS_TABLE};
+use self::table::{NEEDED, NO_TLS, Row, TABLE, TLS_TABLE};
 use super::liveness::Evidence;
 use super::redirect::Redirect;
 
@@ -77,6 +77,19 @@ impl Fault {
     /// Whether nobody listens where we tried to connect.
     pub(super) fn is_refused(&self) -> bool {
         self.detail.contains("refused")
+    }
+
+    /// What went wrong, without the cure.
+    pub fn problem(&self) -> String {
+        match self.detail.as_str() {
+            "" => self.code.clone(),
+            detail => format!("{} {detail}", self.code),
+        }
+    }
+
+    /// What an operator can do about it.
+    pub fn cure(&self) -> &'static str {
+        self.cure
     }
 
     /// What this says about another connection that has gone silent, if it came from an attempt to
@@ -163,14 +176,20 @@ impl Fault {
         Fault::made(Action::AskOperator, code, detail, cure)
     }
 
-    /// The same on an encrypted way, where a server that does not speak TLS waits for more.
+    /// The server does not speak TLS where we tried to.
+    pub(super) fn no_tls() -> Fault {
+        Fault::of_operator("no TLS", "the server speaks none on this port", NO_TLS)
+    }
+
+    /// The same on an encrypted connection, where a server that does not speak TLS waits for more.
     pub(super) fn encrypted(self) -> Fault {
-        match self.code == TIMEOUT {
-            true => Fault {
-                cure: "see whether the server is overloaded; if it speaks no TLS on this port, write redis://",
+        if self.code == TIMEOUT {
+            Fault {
+                cure: "see whether the server is overloaded or paused, and speaks TLS on this port",
                 ..self
-            },
-            false => self,
+            }
+        } else {
+            self
         }
     }
 
@@ -220,14 +239,16 @@ impl Fault {
         }
         let said_by_tls = error.to_string();
         let row = TLS_TABLE.iter().find(|row| said_by_tls.contains(row.0));
-        if let Some((_, cure)) = row.filter(|_| error.is_io_error()) {
-            return Fault::of_operator("no TLS", &said_by_tls, cure);
+        match row.filter(|_| error.is_io_error()) {
+            Some((_, NO_TLS)) => return Fault::no_tls(),
+            Some((_, cure)) => return Fault::of_operator("no TLS", &said_by_tls, cure),
+            None => {}
         }
         let (action, code, cure) = if error.is_timeout() {
             (
                 Action::FallBack,
                 TIMEOUT,
-                "see whether the server is overloaded",
+                "see whether the server is overloaded or paused; CLIENT UNPAUSE ends a pause",
             )
         } else if error.kind() == ErrorKind::AuthenticationFailed {
             let cure = "correct the user or password of the store";
@@ -315,10 +336,7 @@ fn said(detail: &str, secret: Option<&str>) -> String {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.detail.as_str() {
-            "" => write!(f, "{}: {}", self.code, self.cure),
-            detail => write!(f, "{} {detail}: {}", self.code, self.cure),
-        }
+        write!(f, "{}: {}", self.problem(), self.cure)
     }
 }
 

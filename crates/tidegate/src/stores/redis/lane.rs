@@ -24,6 +24,7 @@ use super::access::Place;
 use super::fault::{Action, Fault};
 use super::gate::Gate;
 use super::liveness::{Liveness, LivenessEffect};
+use super::plain::or_no_tls;
 use super::reign::Reign;
 use super::route::Route;
 use super::scripts::Loaded;
@@ -160,13 +161,13 @@ impl Lane {
         // Whatever happens on the way, a lane is never stuck.
         let greeted = tokio::time::timeout(LONG_PAUSE, self.greet(&client)).await;
         let greeted = greeted.unwrap_or_else(|_| Err(io::Error::from(ErrorKind::TimedOut).into()));
-        let (connection, read_only, info) = greeted.map_err(|error| {
-            let fault = Fault::of(&error, secret.as_deref());
-            match self.route.access().tls {
-                Some(_) => fault.encrypted(),
-                None => fault,
+        let (connection, read_only, info) = match greeted {
+            Ok(greeted) => greeted,
+            Err(error) => {
+                let fault = Fault::of(&error, secret.as_deref());
+                return Err(or_no_tls(fault, &place, self.route.access()).await);
             }
-        })?;
+        };
         let is_primary = info.lines().any(|line| line == "role:master");
         if !self.route.accepts(&place, is_primary) {
             return Err(Fault::no_primary());

@@ -36,6 +36,7 @@ mod liveness;
 mod lockstep;
 mod memo;
 mod parts;
+mod plain;
 mod plan;
 mod port;
 mod probe;

@@ -190,6 +190,8 @@ pub(super) const TLS_TABLE: &[(&str, &str)] = &[
         "CertificateRequired",
         "give a certificate of our own with `?cert=FILE&key=FILE`",
     ),
+    // A server without TLS replied to the handshake as if it were a command.
+    ("received corrupt message", NO_TLS),
     (
         "received fatal alert",
         "give a certificate that the server knows with `?cert=FILE&key=FILE`",
@@ -197,5 +199,6 @@ pub(super) const TLS_TABLE: &[(&str, &str)] = &[
 ];
 
 const AUTHORITY: &str = "give the certificate of the server's authority with `?ca=FILE`";
+pub(super) const NO_TLS: &str = "write redis:// instead of rediss://, or the port that has TLS";
 const CLUSTER: &str = "this is a cluster; write redis+cluster://HOST:PORT";
 pub(super) const NEEDED: &str = "grant the user the commands and keys it needs";
