@@ -26,6 +26,7 @@ mod join;
 mod lease;
 mod lenient;
 mod local;
+mod membership;
 mod memory;
 mod mirror;
 mod node;

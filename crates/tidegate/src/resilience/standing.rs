@@ -3,12 +3,11 @@
 //! A store that lost counts is believed again when every node of the last list has merged what it
 //! remembers, or after a while. Pure: vitals and time go in.
 
-use tidegate_core::algorithms::Division;
 use tidegate_core::store::{Beat, Life, NodeId, Vitals};
 use tidegate_core::units::Nanos;
 
+use super::membership::Membership;
 use super::settings::{NODES_UNKNOWN, Settings};
-use crate::runtime::mix;
 
 /// How long a node may be missing from the list before it no longer counts.
 const MISSED: Nanos = Nanos::from_secs(5);
@@ -235,19 +234,15 @@ impl Standing {
         }
     }
 
-    /// This node's part of the limits of one counter. Which nodes hold what cannot be divided is
-    /// settled by rendezvous: each node can tell by itself, and each counter has its own.
-    pub(super) fn division(&self, counter: u128) -> Division {
-        let weight = |node: NodeId| mix(node.0 ^ mix(counter as u64 ^ (counter >> 64) as u64));
-        let own = weight(self.me);
-        let ahead = self.roster.iter().filter(|(node, _)| weight(*node) > own);
-        let place = u32::try_from(ahead.count()).unwrap_or(u32::MAX);
-        let own_place = self.roster.iter().any(|(node, _)| *node == self.me);
-        let listed = own_place && self.listing == Listing::Complete;
-        Division {
-            percent: self.share_percent,
+    /// What decisions need to know of it.
+    pub(super) fn membership(&self) -> Membership {
+        Membership {
+            me: self.me,
+            members: self.roster.iter().map(|(node, _)| *node).collect(),
             nodes: self.nodes(),
-            place: listed.then_some(place),
+            is_complete: self.listing == Listing::Complete,
+            share_percent: self.share_percent,
+            epoch: self.life,
         }
     }
 }
@@ -288,7 +283,7 @@ mod tests {
         let done = vitals(7, &[(1, Some(7)), (2, Some(7))]);
         assert_eq!(standing.heard(&done, SECOND, || false), Next::Believe);
         assert_eq!(standing.nodes(), 8, "others may be about to be listed");
-        assert_eq!(standing.division(1).place, None);
+        assert_eq!(standing.membership().division(1).place, None);
         assert_eq!(standing.roster(), [], "nor is such a list kept");
         standing.heard(&done, Nanos::from_secs(2), || false);
         assert_eq!(standing.nodes(), 2);
@@ -350,20 +345,5 @@ mod tests {
         standing.unheard();
         standing.heard(&alone, Nanos::from_secs(60), || false);
         assert_eq!(standing.nodes(), 2);
-    }
-
-    #[test]
-    fn places_of_all_nodes_differ() {
-        let ids = [1, 2, 3, 4].map(NodeId);
-        let settings = Settings {
-            roster: ids.to_vec(),
-            ..Settings::default()
-        };
-        for counter in 0..100 {
-            let place = |me| Standing::new(me, &settings).division(counter).place;
-            let mut places = ids.map(place);
-            places.sort_unstable();
-            assert_eq!(places, [0, 1, 2, 3].map(Some));
-        }
     }
 }

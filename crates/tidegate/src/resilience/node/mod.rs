@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::algorithms::Division;
 use tidegate_core::store::{ChargeSet, Life, NodeId, Outcome, Probe, Slot, Store};
@@ -22,6 +23,7 @@ use tidegate_core::units::Nanos;
 use super::clock_watch::ClockWatch;
 use super::event::{Event, Watcher};
 use super::guard::Guard;
+use super::membership::Membership;
 use super::memory::Memory;
 use super::mirror::Hearing;
 use super::settings::Settings;
@@ -43,7 +45,10 @@ pub(super) struct Node<S, R> {
     pub(super) clock: StoreClock,
     /// Whether it and this node's wall clock agree.
     watch: Mutex<ClockWatch>,
+    /// Changed through `update_standing` only, which publishes what follows.
     standing: Mutex<Standing>,
+    /// What `standing` says of the nodes and the epoch, for the path of a decision.
+    membership: ArcSwap<Membership>,
     /// What `standing` says, for the path of a decision.
     exact: AtomicBool,
     settings: Settings,
@@ -69,12 +74,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         settings: Settings,
         watcher: Watcher,
     ) -> Arc<Self> {
+        let standing = Standing::new(me, &settings);
         Arc::new(Node {
+            membership: ArcSwap::from_pointee(standing.membership()),
+            standing: Mutex::new(standing),
             guard: Guard::new(store, runtime.clone(), &settings, Arc::clone(&watcher)),
             memory,
             clock: StoreClock::new(runtime.now(), wall),
             watch: Mutex::new(ClockWatch::new(settings.clock)),
-            standing: Mutex::new(Standing::new(me, &settings)),
             exact: AtomicBool::new(false),
             runtime,
             settings,
@@ -101,7 +108,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
 
     /// This node's part of a counter's limits.
     pub(super) fn division(&self, counter: u128) -> Division {
-        self.standing.lock().division(counter)
+        self.membership.load().division(counter)
     }
 
     /// Whether a set must be decided without asking the store.
@@ -150,10 +157,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     }
 
     fn is_news(&self, life: Life) -> bool {
-        self.standing
-            .lock()
-            .life()
-            .is_some_and(|known| known != life)
+        let known = self.membership.load().epoch;
+        known.is_some_and(|known| known != life)
     }
 
     fn note(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
@@ -182,10 +187,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     /// The store has lost counts: decide locally, and put back what is remembered.
     pub(super) fn lost(self: &Arc<Self>) {
         let news = {
-            let mut standing = self.standing.lock();
-            let news = standing.lost(self.runtime.now());
-            self.exact.store(false, Ordering::Release);
-            news
+            let now = self.runtime.now();
+            self.update_standing(|standing| {
+                let news = standing.lost(now);
+                self.exact.store(false, Ordering::Release);
+                news
+            })
         };
         if news {
             self.tell_loss();
@@ -207,6 +214,18 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         (self.watcher)(Event::Lost);
     }
 
+    /// Changes what is known of the store, and publishes what decisions need of it.
+    fn update_standing<T>(&self, change: impl FnOnce(&mut Standing) -> T) -> T {
+        let mut standing = self.standing.lock();
+        let result = change(&mut standing);
+        let membership = standing.membership();
+        // Published under the lock, so that changes are published in their order.
+        if **self.membership.load() != membership {
+            self.membership.store(Arc::new(membership));
+        }
+        result
+    }
+
     /// The nodes as last listed, once that list is complete.
     pub(super) fn roster(&self) -> Vec<NodeId> {
         self.standing.lock().roster()
@@ -225,4 +244,49 @@ fn by_slot<T: Clone>(all: &[(Slot, T)]) -> Vec<Vec<T>> {
         slots[place].push(one.clone());
     }
     slots
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use tidegate_core::store::Vitals;
+
+    use super::*;
+    use crate::runtime::TokioRuntime;
+    use crate::stores::redis::RedisStore;
+
+    fn node() -> Arc<Node<RedisStore, TokioRuntime>> {
+        let settings = Settings::default();
+        let memory = Arc::new(Memory::new(Nanos::ZERO, &settings));
+        let runtime = TokioRuntime::new().expect("randomness");
+        let watcher: Watcher = Arc::new(|_| {});
+        let me = NodeId(1);
+        Node::new(None, memory, runtime, me, Nanos::ZERO, settings, watcher)
+    }
+
+    /// In an outage every decision of every core once waited for this lock, and hashed all nodes inside it.
+    /// With the lock in the path of a decision, this test never ends.
+    #[test]
+    fn a_decision_does_not_wait_for_the_lock_of_the_standing() {
+        let node = node();
+        let _held = node.standing.lock();
+        assert_eq!(node.division(7).nodes, 8, "nobody said how many");
+        assert!(!node.is_news(Life(7)));
+    }
+
+    #[test]
+    fn what_changes_is_published() {
+        let node = node();
+        let status = Vitals {
+            life: Life(7),
+            at: Nanos::ZERO,
+            beats: Vec::new(),
+        };
+        for second in [1, 2] {
+            let now = Nanos::from_secs(second);
+            node.update_standing(|standing| standing.heard(&status, now, || false));
+        }
+        assert!(node.is_news(Life(8)) && !node.is_news(Life(7)));
+        let division = node.division(7);
+        assert_eq!((division.nodes, division.place), (1, Some(0)));
+    }
 }

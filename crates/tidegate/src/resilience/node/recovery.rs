@@ -12,7 +12,7 @@ use crate::resilience::breaker::Change;
 use crate::resilience::event::Event;
 use crate::resilience::join::join_all;
 use crate::resilience::owned::OwnedCharge;
-use crate::resilience::standing::Next;
+use crate::resilience::standing::{Next, Standing};
 use crate::runtime::Runtime;
 
 /// Pings for as long as the node lives.
@@ -42,21 +42,20 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         let (vitals, change) = self.guard.ping(beat).await;
         let now = self.runtime.now();
         if change == Some(Change::Closed) {
-            self.standing.lock().reachable(now);
+            self.update_standing(|standing| standing.reachable(now));
             let others_have_told = now.plus(self.settings.recovery);
             let gives_slots = &self.gives_slots;
             gives_slots.store(others_have_told.get(), Ordering::Release);
         }
         let Some(vitals) = vitals else {
-            self.standing.lock().unheard();
+            self.update_standing(Standing::unheard);
             return;
         };
         self.clock.note(sent, now, vitals.at);
         self.watch_clock(now.since(sent), vitals.at);
-        // Asked before the lock is taken: local decisions need it, and this may take a while.
+        // Found out before the lock is taken, because it may take a while.
         let remembers = self.standing.lock().life().is_none() && self.remembers_any();
-        let (was_known, next) = {
-            let mut standing = self.standing.lock();
+        let (was_known, next) = self.update_standing(|standing| {
             // One that was never met and should hold what this node remembers took over from another.
             let was_known = standing.is_exact() || standing.life().is_none();
             let next = standing.heard(&vitals, now, || remembers);
@@ -64,7 +63,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
                 self.exact.store(false, Ordering::Release);
             }
             (was_known, next)
-        };
+        });
         match next {
             Next::Nothing => {
                 self.confirmed.store(sent.get(), Ordering::Release);
@@ -121,7 +120,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
                 && let Some(counters) = self.seed().await
                 && self.guard.life().is_none_or(|now| now == life)
             {
-                self.standing.lock().seeded(life);
+                self.update_standing(|standing| standing.seeded(life));
                 if counters > 0 {
                     (self.watcher)(Event::Seeded { life, counters });
                 }

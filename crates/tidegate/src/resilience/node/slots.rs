@@ -27,7 +27,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
 
     /// The life of the store that is asked about a slot, for `believes_slots`.
     pub(in crate::resilience) fn known_life(&self) -> Option<Life> {
-        self.standing.lock().life()
+        self.membership.load().epoch
     }
 
     /// Whether the answer to what was asked in the life `asked` is that of a store which has lost no slot.
