@@ -2,12 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidegate::clock::SystemClock;
 use tidegate::observe::{JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
-use tidegate::resilience::{self, ClockNews, Event, Level, Resilient};
+use tidegate::resilience::{self, Resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::disk::{BadJournal, DiskStore, JournalNews};
 use tidegate::stores::memory::MemoryStore;
@@ -15,14 +15,16 @@ use tidegate::stores::redis::{Fault, Redis, RedisConfig, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
-    Charge, ChargeSet, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund, Refunded, Reserve,
-    Seed, Settle, Settled, Singles, Store, StoreError, Unacknowledged,
+    Charge, ChargeSet, FailureKind, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund,
+    Refunded, Reserve, Seed, Settle, Settled, Singles, Store, StoreError, Unacknowledged,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use crate::data;
+use crate::store_events::StoreObserver;
+use crate::store_health::{StoreHealth, StoreOutage};
 
 /// How long a reply may take before it counts as lost: longer than any decision waits, so that a charge
 /// that is answered late can be given back.
@@ -33,10 +35,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// How often to look whether the store still has the secret.
 const CHECK_SECRET: Duration = Duration::from_secs(10);
 /// What happens without the store.
-const LOCAL: &str = "this node decides by its share of each limit";
-/// What clocks that disagree call for.
-const APART: &str = "the store's clock and this node's are apart; decisions follow the store's, \
-                     dates in headers and logs are off; see that both follow one source of time";
+pub(crate) const LOCAL: &str = "this node decides by its share of each limit";
 /// How long to wait before looking whether decisions are exact.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -53,10 +52,23 @@ pub(crate) struct Shared {
     /// The same without what is around it.
     bare: Redis,
     series: Arc<SharedSeries>,
+    health: Arc<StoreHealth>,
     /// Rung when the store has lost something.
     lost: Arc<Notify>,
     /// Why this node may not count there, if it is known.
     refusal: Mutex<Option<String>>,
+}
+
+/// How a store is. Names no address, user or secret.
+pub(crate) struct StoreCondition {
+    /// Which kind of store it is.
+    pub(crate) kind: &'static str,
+    /// Whether decisions are the store's.
+    pub(crate) is_exact: bool,
+    /// The outage that lasts, if one does.
+    pub(crate) outage: Option<StoreOutage>,
+    /// How many calls failed since the start, by kind.
+    pub(crate) errors: Vec<(FailureKind, u64)>,
 }
 
 /// Why a shared store cannot be used at all.
@@ -97,24 +109,20 @@ impl Counters {
         })?;
         bare.lock();
         let series = Arc::<SharedSeries>::default();
-        let lost = Arc::<Notify>::default();
-        let (counted, rung) = (Arc::clone(&series), Arc::clone(&lost));
-        let store = resilience::resilient(
-            bare.clone(),
-            TokioRuntime::new()?,
-            settings,
-            Arc::new(move |event| {
-                counted.notice(&event);
-                tell(&event);
-                if event == Event::Lost {
-                    rung.notify_one();
-                }
-            }),
-        );
+        let (lost, health) = (Arc::<Notify>::default(), Arc::<StoreHealth>::default());
+        let observer = StoreObserver {
+            series: Arc::clone(&series),
+            health: Arc::clone(&health),
+            failures: Arc::clone(&settings.failures),
+            lost: Arc::clone(&lost),
+        };
+        let watcher = Arc::new(move |event| observer.notice(&event));
+        let store = resilience::resilient(bare.clone(), TokioRuntime::new()?, settings, watcher);
         Ok(Counters::Shared(Shared {
             store,
             bare,
             series,
+            health,
             lost,
             refusal: Mutex::default(),
         }))
@@ -129,6 +137,43 @@ impl Counters {
     pub(crate) fn sweep(&self, tables: usize) {
         if let Some(store) = self.memory() {
             store.sweep(tables);
+        }
+    }
+
+    /// Reports how an outage of the store goes on.
+    pub(crate) fn report_health(&self) {
+        let Counters::Shared(shared) = self else {
+            return;
+        };
+        let failures = shared.store.failures();
+        let (last, errors) = (failures.last(), failures.total());
+        if let Some(report) = shared.health.tick(Instant::now(), last, errors) {
+            report.log();
+        }
+    }
+
+    /// How the store is, for the operator.
+    pub(crate) fn condition(&self) -> StoreCondition {
+        let kind = match self {
+            Counters::Memory(_) => "memory",
+            Counters::Disk(_) => "disk",
+            Counters::Shared(_) => "shared",
+        };
+        let Counters::Shared(shared) = self else {
+            return StoreCondition {
+                kind,
+                is_exact: true,
+                outage: None,
+                errors: Vec::new(),
+            };
+        };
+        let failures = shared.store.failures();
+        let counts = FailureKind::ALL.map(|kind| (kind, failures.of(kind)));
+        StoreCondition {
+            kind,
+            is_exact: shared.series.is_exact() && !shared.series.is_open(),
+            outage: shared.health.outage(),
+            errors: counts.into_iter().filter(|(_, count)| *count > 0).collect(),
         }
     }
 
@@ -159,6 +204,7 @@ impl Counters {
         match self {
             Counters::Shared(shared) => StoreFacts::Shared {
                 series: &shared.series,
+                failures: shared.store.failures(),
                 clock: shared.store.clock_reading(),
                 overshoot: shared.store.overshoot(),
                 leases: shared.store.leases(),
@@ -203,51 +249,6 @@ fn tell_journal(news: JournalNews) {
         ),
         JournalNews::Works => info!("durable counts are on disk again, those of meanwhile too"),
     }
-}
-
-/// Says once what changed.
-fn tell(event: &Event) {
-    match event {
-        Event::BreakerOpened { cause } => {
-            let kind = cause.kind.name();
-            warn!(kind, %cause, "the store does not answer; {LOCAL}");
-        }
-        Event::BreakerClosed => info!("the store answers again"),
-        Event::Lost => warn!("the store has lost counts, or another took over; putting them back"),
-        Event::Seeded { counters, .. } => info!(counters, "put back what this node remembers"),
-        Event::Exact => info!("decisions are exact"),
-        Event::Pushed { counters, units } => {
-            info!(
-                counters,
-                units, "charged what was admitted without the store"
-            );
-        }
-        Event::Clock(news) => tell_clock(*news),
-    }
-}
-
-fn tell_clock(news: ClockNews) {
-    let (level, offset) = match news {
-        ClockNews::Level { level, offset } => (level, offset),
-        ClockNews::Jumped { by } => {
-            let moved_ms = millis(by);
-            warn!(moved_ms, "the store's clock or this node's was set");
-            return;
-        }
-    };
-    let (offset_ms, error_ms) = (millis(offset.nanos), offset.error.millis_up());
-    match level {
-        Level::Fine => info!(
-            offset_ms,
-            error_ms, "the store's clock and this node's agree"
-        ),
-        Level::Warn => warn!(offset_ms, error_ms, "{APART}"),
-        Level::Alarm => error!(offset_ms, error_ms, "{APART}"),
-    }
-}
-
-fn millis(nanos: i64) -> f64 {
-    nanos as f64 / 1e6
 }
 
 /// Learns the secret of the nodes that share the store, or gives them `own`, and begins to count
@@ -357,7 +358,11 @@ impl Shared {
                 self.bare.lock();
             }
             let why = refusal.to_string();
-            if self.refusal.lock().replace(why.clone()).as_ref() != Some(&why) {
+            let is_new = self.refusal.lock().replace(why.clone()).as_ref() != Some(&why);
+            // The line of an outage has named the cause already.
+            let is_reported =
+                matches!(refusal, SecretError::Store(_)) && self.health.outage().is_some();
+            if is_new && !is_reported {
                 error!("{why}; {LOCAL}");
             }
             tokio::time::sleep(ASK_AGAIN).await;

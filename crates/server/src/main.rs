@@ -22,6 +22,8 @@ mod secret_file;
 mod service;
 mod sink;
 mod store_choice;
+mod store_events;
+mod store_health;
 mod waiting;
 mod xds;
 

@@ -446,6 +446,7 @@ async fn keep_house(service: Arc<Service>) {
         let store = service.limiter.store();
         store.sweep(SWEEP_TABLES);
         store.tell_safety(&mut told);
+        store.report_health();
     }
 }
 

@@ -169,12 +169,15 @@ fn nobody_there_is_69_and_a_silent_server_is_not_waited_for_for_long() {
 fn for_programs_the_problem_and_its_cure_are_apart() {
     let report = doctor(&format!("redis://127.0.0.1:{}", free_port()), &["--json"]);
     report.ends(69);
-    let told: Value = serde_json::from_str(&report.out).unwrap();
-    let finding = &told["findings"][0];
+    let document: Value = serde_json::from_str(&report.out).unwrap();
+    let finding = &document["findings"][0];
     let cure = "see whether the server runs and can be reached";
-    assert_eq!(finding["cure"], cure, "{told}");
+    assert_eq!(finding["cure"], cure, "{document}");
     let found = finding["found"].as_str().unwrap();
-    assert!(found.contains("refused") && !found.contains(cure), "{told}");
+    assert!(
+        found.contains("refused") && !found.contains(cure),
+        "{document}"
+    );
 }
 
 /// The server was reached, so it is not also out of reach.

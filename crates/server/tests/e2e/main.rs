@@ -53,6 +53,7 @@ mod shared;
 mod shedding;
 mod slots;
 mod slots_left;
+mod store_failures;
 mod window;
 mod witness;
 mod xds;

@@ -19,7 +19,7 @@ use crate::server::{BINARY, Server, wait_for};
 pub(crate) const BUDGET: Nanos = Nanos::from_millis(200);
 
 /// What a node says when it gives the store up, and when it does not any more.
-pub(crate) const OPENED: &str = "the store does not answer";
+pub(crate) const OPENED: &str = "the store fails: ";
 pub(crate) const CLOSED: &str = "the store answers again";
 pub(crate) const LOST: &str = "the store has lost counts";
 

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use tidegate_core::store::FailureKind;
+
 use super::ahead;
 use super::exposition::{Exposition, Kind};
 use super::series::{Counter, Gauge};
-use crate::resilience::{ClockNews, ClockReading, Event, LeaseFacts, Level, Overshoot};
+use crate::resilience::{
+    ClockNews, ClockReading, Event, FailureCounts, LeaseFacts, Level, Overshoot,
+};
 
 /// What there is to say of a store when the page is written.
 #[derive(Debug)]
@@ -16,6 +20,8 @@ pub enum StoreFacts<'a> {
     Shared {
         /// What was counted.
         series: &'a SharedSeries,
+        /// How often it failed.
+        failures: &'a FailureCounts,
         /// How its clock is, once it has answered.
         clock: Option<ClockReading>,
         /// What became of units drawn in advance.
@@ -36,11 +42,13 @@ impl StoreFacts<'_> {
             }
             StoreFacts::Shared {
                 series,
+                failures,
                 clock,
                 leases,
                 overshoot,
             } => {
                 series.expose(page);
+                expose_failures(page, failures);
                 expose_clock(page, clock.as_ref());
                 ahead::expose_leases(page, leases);
                 ahead::expose_overshoot(page, overshoot);
@@ -116,6 +124,11 @@ impl SharedSeries {
         }
     }
 
+    /// Whether the breaker is open.
+    pub fn is_open(&self) -> bool {
+        self.open.get() == 1
+    }
+
     /// Whether the store is believed to hold every count.
     pub fn is_exact(&self) -> bool {
         self.exact.get() == 1
@@ -164,6 +177,18 @@ impl SharedSeries {
             "How often the store's clock or this node's was set, or another store took over.",
             self.clock_jumps.get(),
         );
+    }
+}
+
+/// Every kind from the start: the first error of a kind is an increase then.
+fn expose_failures(page: &mut Exposition, failures: &FailureCounts) {
+    page.family(
+        "tidegate_store_errors_total",
+        Kind::Counter,
+        "Calls and pings of the store that failed, by the kind of the failure.",
+    );
+    for kind in FailureKind::ALL {
+        page.sample(&[("kind", kind.name())], failures.of(kind));
     }
 }
 

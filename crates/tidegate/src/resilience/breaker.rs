@@ -137,7 +137,11 @@ impl Breaker {
             return None;
         }
         self.state = BreakerState::Silent;
-        let text = format!("no reply of any kind for {} ms", silent.millis_up());
+        let text = format!(
+            "timed out, no reply of any kind for {} ms: see whether the server hangs or the network \
+             drops packets",
+            silent.millis_up()
+        );
         Some(Change::Opened(FailureCause::new(FailureKind::Silent, text)))
     }
 
@@ -329,9 +333,12 @@ mod tests {
         let later = now.plus(Nanos::from_millis(1_250));
         let silent = (0..9).filter_map(|_| breaker.check_silence(later));
         let silent: Vec<Change> = silent.collect();
+        let [Change::Opened(cause)] = &silent[..] else {
+            panic!("{silent:?}");
+        };
+        assert_eq!(cause.kind, FailureKind::Silent);
         let text = "no reply of any kind for 1250 ms";
-        let cause = FailureCause::new(FailureKind::Silent, text);
-        assert_eq!(silent, [Change::Opened(cause)]);
+        assert!(cause.text.contains(text), "{cause}");
     }
 
     #[test]

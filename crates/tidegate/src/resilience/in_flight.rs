@@ -6,18 +6,20 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate_core::store::FailureCause;
+use tidegate_core::store::{FailureCause, FailureKind};
 use tidegate_core::units::Nanos;
 
 use super::breaker::{Breaker, Change};
 use super::bulkhead::{Bulkhead, Permit};
 use super::event::{Event, Watcher};
+use super::failure_counts::FailureCounts;
 use super::settings::Settings;
 
 /// The breaker of one store and the bound on its calls.
 pub(super) struct InFlight {
     breaker: Mutex<Breaker>,
     calls: Bulkhead,
+    failures: Arc<FailureCounts>,
     watcher: Watcher,
 }
 
@@ -42,6 +44,7 @@ impl InFlight {
         Arc::new(InFlight {
             breaker: Mutex::new(Breaker::new(settings.breaker)),
             calls: Bulkhead::new(settings.in_flight),
+            failures: Arc::clone(&settings.failures),
             watcher,
         })
     }
@@ -80,6 +83,9 @@ impl InFlight {
         match &change {
             Some(Change::Opened(cause)) => {
                 let cause = cause.clone();
+                if cause.kind == FailureKind::Silent {
+                    self.failures.record(&cause); // no call of its own failed
+                }
                 (self.watcher)(Event::BreakerOpened { cause });
             }
             Some(Change::Closed) => (self.watcher)(Event::BreakerClosed),
@@ -103,7 +109,9 @@ impl CallInFlight {
         cause: impl FnOnce() -> FailureCause,
     ) -> Option<Change> {
         self.reported = true;
-        self.of.update(|breaker| breaker.failed(now, cause))
+        let cause = cause();
+        self.of.failures.record(&cause);
+        self.of.update(|breaker| breaker.failed(now, || cause))
     }
 
     /// The ping was answered.
@@ -119,7 +127,9 @@ impl CallInFlight {
         cause: impl FnOnce() -> FailureCause,
     ) -> Option<Change> {
         self.reported = true;
-        self.of.update(|breaker| breaker.ping_failed(now, cause))
+        let cause = cause();
+        self.of.failures.record(&cause);
+        self.of.update(|breaker| breaker.ping_failed(now, || cause))
     }
 }
 

@@ -19,6 +19,7 @@ mod deadline;
 mod deny_cache;
 mod event;
 mod eviction;
+mod failure_counts;
 mod fallback;
 mod guard;
 mod in_flight;
@@ -50,6 +51,7 @@ pub use self::breaker::{Breaker, Change};
 pub use self::clock_watch::{ClockNews, ClockReading, ClockWatch, Level, Offset, Tolerance};
 pub use self::deny_cache::DenyCache;
 pub use self::event::{Event, Watcher};
+pub use self::failure_counts::FailureCounts;
 pub use self::fallback::Fallback;
 pub(crate) use self::join::join_all;
 pub use self::lease::{Lease, LeaseFacts, Lender};
@@ -106,6 +108,11 @@ impl<P: Parts + 'static, R: Runtime> Resilient<P, R> {
     /// By how many units each lenient rule may be exceeded, as of a moment ago.
     pub fn overshoot(&self) -> BTreeMap<Box<str>, Overshoot> {
         self.store().store().overshoot()
+    }
+
+    /// How often the store failed, by kind, and why it failed last.
+    pub fn failures(&self) -> &FailureCounts {
+        self.spread().failures()
     }
 
     /// What became of units drawn in advance.

@@ -1,9 +1,12 @@
 //! The numbers of the resilience parts, each with its reason.
 
+use std::sync::Arc;
+
 use tidegate_core::store::NodeId;
 use tidegate_core::units::Nanos;
 
 use super::clock_watch::Tolerance;
+use super::failure_counts::FailureCounts;
 
 /// How a node gets along without its store.
 #[derive(Clone, Debug)]
@@ -14,6 +17,8 @@ pub struct Settings {
     /// Calls to the store in flight; beyond it the store counts as away. Bounds what a hang can pile
     /// up.
     pub in_flight: usize,
+    /// Where failures of the store are counted. Clones of the settings count in the same place.
+    pub failures: Arc<FailureCounts>,
     /// When to stop asking.
     pub breaker: BreakerSettings,
     /// How often the store is asked how it is, give or take a tenth.
@@ -93,6 +98,7 @@ impl Default for Settings {
         Settings {
             budget: Nanos::from_millis(5),
             in_flight: 4_096,
+            failures: Arc::default(),
             breaker: BreakerSettings::default(),
             ping_every: Nanos::from_millis(200),
             ping_in_recovery: Nanos::from_millis(20),

@@ -6,5 +6,6 @@
 //! another origin is refused, and nothing here allows cross-origin reading.
 
 pub(crate) mod guard;
+mod ready;
 pub(crate) mod scraped;
 pub(crate) mod serve;

@@ -13,7 +13,9 @@ use tidegate::Standing;
 use tidegate::observe::Exposition;
 
 use super::guard::Guard;
+use super::ready;
 use crate::address::Place;
+use crate::counters::StoreCondition;
 use crate::edges::http::error::{Refusal, json_answer};
 use crate::edges::http::serve::no_store;
 use crate::edges::http::wire::{self, Ask, Asked, BadInput};
@@ -77,8 +79,16 @@ impl Admin {
         if path == "/healthz" {
             return Ok(told(id, &json!({"status": "ok"})));
         }
+        let verbose = ready::is_verbose(parts.uri.query());
+        if path == "/readyz" && !verbose {
+            return Ok(self.readiness(id, None));
+        }
         self.guard.admit(peer, parts)?;
         match (path, method) {
+            ("/readyz", &Method::GET) => {
+                let condition = self.service.limiter.store().condition();
+                Ok(self.readiness(id, Some(&condition)))
+            }
             ("/metrics", &Method::GET) => Ok(metrics_page(&self.service)),
             ("/rlconfig", &Method::GET) => Ok(self.limits_of_descriptors()),
             ("/v1/rules", &Method::GET) => Ok(told(id, &self.rules())),
@@ -97,13 +107,25 @@ impl Admin {
             ("/v1/subjects", &Method::DELETE) | ("/v1/subjects/reset", &Method::POST) => {
                 self.reset(id, &body::read(body, body::SMALL).await?).await
             }
-            ("/metrics" | "/rlconfig" | "/v1/rules", _) => Err(Refusal::Method { allow: "GET" }),
+            ("/readyz" | "/metrics" | "/rlconfig" | "/v1/rules", _) => {
+                Err(Refusal::Method { allow: "GET" })
+            }
             ("/v1/reload" | "/v1/subjects/reset", _) => Err(Refusal::Method { allow: "POST" }),
             ("/v1/subjects", _) => Err(Refusal::Method {
                 allow: "GET, POST, DELETE",
             }),
             _ => Err(Refusal::NoSuchPath),
         }
+    }
+
+    /// Whether this node is ready, and if it is wanted how its store is.
+    fn readiness(&self, id: &Id, condition: Option<&StoreCondition>) -> Answer {
+        let (code, status) = ready::status(*self.service.phase.borrow());
+        let mut page = json!({"status": status});
+        if let Some(condition) = condition {
+            page["store"] = ready::store(condition);
+        }
+        json_answer(code, page.to_string().into(), id)
     }
 
     /// The limits of descriptor files, as the reference service lists them.

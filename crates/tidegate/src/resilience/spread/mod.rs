@@ -27,6 +27,7 @@ pub(super) use self::watch::AsOne;
 pub use self::watch::PartWatch;
 use super::clock_watch::ClockReading;
 use super::event::Watcher;
+use super::failure_counts::FailureCounts;
 use super::fallback::Fallback;
 use super::memory::Memory;
 use super::settings::{NODES_UNKNOWN, Settings};
@@ -114,6 +115,11 @@ impl<P: Parts + 'static, R: Runtime> Spread<P, R> {
     /// The nodes as last listed by any part, to be kept for the next start.
     pub fn roster(&self) -> Vec<NodeId> {
         self.0.to_begin_with().roster
+    }
+
+    /// How often any part failed, by kind.
+    pub fn failures(&self) -> &FailureCounts {
+        &self.0.settings.failures
     }
 
     /// How many nodes to reckon with: those listed, or as many as somebody said if that is more.

@@ -46,6 +46,7 @@ pub enum Denied {
 }
 
 const TIMEOUT: &str = "no answer in time";
+const NO_PRIMARY: &str = "no primary";
 
 /// An error of a server or of the way to it. Never tells a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -224,9 +225,9 @@ impl Fault {
     pub(super) fn no_primary() -> Fault {
         Fault::made(
             Action::FindPrimary,
-            "no primary",
-            "",
-            "it is looked for by itself",
+            NO_PRIMARY,
+            "(READONLY, or another server took over)",
+            "the primary is looked for by itself",
         )
     }
 
@@ -241,7 +242,10 @@ impl Fault {
         let row = TLS_TABLE.iter().find(|row| said_by_tls.contains(row.0));
         match row.filter(|_| error.is_io_error()) {
             Some((_, NO_TLS)) => return Fault::no_tls(),
-            Some((_, cure)) => return Fault::of_operator("no TLS", &said_by_tls, cure),
+            Some((mark, cure)) => {
+                let detail = without_host(&said_by_tls, mark);
+                return Fault::of_operator("no TLS", detail, cure);
+            }
             None => {}
         }
         let (action, code, cure) = if error.is_timeout() {
@@ -324,13 +328,28 @@ impl Fault {
 }
 
 /// What the server said, without what we sent: it repeats the arguments of a command it does not
-/// know, and one of them may be a password.
+/// know, and one of them may be a password. Newer servers name the user that lacks a permission, and TLS
+/// names the host: neither is repeated.
 fn said(detail: &str, secret: Option<&str>) -> String {
-    let detail = detail.split(", with args beginning with").next();
-    let detail = detail.unwrap_or_default();
+    let before = |mark| detail.split(mark).next().unwrap_or_default();
+    let detail = before(", with args beginning with");
+    let detail = match detail.split_once(" has no permissions") {
+        Some((user, rest)) if user.starts_with("User ") => {
+            format!("this user has no permissions{rest}")
+        }
+        _ => detail.to_owned(),
+    };
     match secret.filter(|secret| !secret.is_empty()) {
         Some(secret) => detail.replace(secret, "***"),
-        None => detail.to_owned(),
+        None => detail,
+    }
+}
+
+/// What TLS says, up to the name of the host.
+fn without_host<'t>(said: &'t str, mark: &str) -> &'t str {
+    match said.find(mark) {
+        Some(at) if mark.ends_with("name") => &said[..at + mark.len()],
+        _ => said,
     }
 }
 

@@ -243,9 +243,11 @@ impl Link {
     }
 
     fn working_lane(&self) -> Result<(&Lane, Arc<Live>), Fault> {
-        match self.gate.is_open() {
-            true => self.lane(),
-            false => Err(Fault::not_connected(None)),
+        if self.gate.is_open() {
+            self.lane()
+        } else {
+            // Without a connection, the reason for that is what matters.
+            Err(Fault::not_connected(self.last_fault().as_ref()))
         }
     }
 

@@ -2,12 +2,18 @@
 
 use tidegate_core::store::{FailureCause, FailureKind};
 
-use super::{Fault, TIMEOUT};
+use super::{Action, Fault, NO_PRIMARY, TIMEOUT};
 
 impl Fault {
     /// Why the store does not serve: the kind of this fault and its text.
     pub fn cause(&self) -> FailureCause {
-        FailureCause::new(self.kind(), self.to_string())
+        // A redirect names the address of a server.
+        let text = if self.action == Action::Redirect {
+            format!("{}: {}", self.code, self.cure)
+        } else {
+            self.to_string()
+        };
+        FailureCause::new(self.kind(), text)
     }
 
     fn kind(&self) -> FailureKind {
@@ -18,11 +24,11 @@ impl Fault {
             TIMEOUT => FailureKind::Timeout,
             "NOAUTH" | "WRONGPASS" | "DENIED" | "authentication failed" => FailureKind::Auth,
             "MISCONF" => FailureKind::Misconf,
-            "READONLY" => FailureKind::Readonly,
+            "READONLY" | "MASTERDOWN" | NO_PRIMARY => FailureKind::Readonly,
             "OOM" => FailureKind::Oom,
             "LOADING" => FailureKind::Loading,
-            "CLUSTERDOWN" => FailureKind::Clusterdown,
-            "no TLS" => FailureKind::Tls,
+            "CLUSTERDOWN" | "no server" | "no map" => FailureKind::Clusterdown,
+            "no TLS" | "bad certificate" => FailureKind::Tls,
             "ERR" if self.detail.contains("AUTH") || self.detail.contains("password") => {
                 FailureKind::Auth
             }
@@ -68,5 +74,24 @@ mod tests {
             std::io::Error::other("failed to lookup address information: Name or service");
         let unknown = Fault::of(&RedisError::from(unknown), None).cause();
         assert_eq!(unknown.kind, FailureKind::Dns);
+    }
+
+    /// What is found in the configuration or names a machine is in no log and on no page.
+    #[test]
+    fn a_cause_names_no_user_address_or_secret() {
+        let named = "User planted-user has no permissions to run the 'evalsha' command";
+        let denied = Fault::answered("NOPERM", named, None).cause();
+        assert_eq!(denied.kind, FailureKind::Permission);
+        let moved = Fault::answered("MOVED", "3999 planted-host:6381", None).cause();
+        let repeated = "something about planted-password";
+        let repeated = Fault::answered("ERR", repeated, Some("planted-password")).cause();
+        let other_name = "invalid peer certificate: certificate not valid for name \"planted-host\"; \
+                          certificate is only valid for DnsName(\"planted-other\")";
+        let other_name = std::io::Error::new(std::io::ErrorKind::InvalidData, other_name);
+        let other_name = Fault::of(&RedisError::from(other_name), None).cause();
+        assert_eq!(other_name.kind, FailureKind::Tls);
+        for cause in [denied, moved, repeated, other_name] {
+            assert!(!cause.text.contains("planted"), "{cause}");
+        }
     }
 }

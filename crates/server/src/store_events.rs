@@ -1,0 +1,77 @@
+//! Events of the shared store, as they reach the log and the metrics: one line per change.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tidegate::observe::SharedSeries;
+use tidegate::resilience::{ClockNews, Event, FailureCounts, Level};
+use tokio::sync::Notify;
+use tracing::{error, info, warn};
+
+use crate::store_health::StoreHealth;
+
+/// What clocks that disagree call for.
+const APART: &str = "the store's clock and this node's are apart; decisions follow the store's, \
+                     dates in headers and logs are off; see that both follow one source of time";
+
+/// Receives the events of one store.
+pub(crate) struct StoreObserver {
+    pub(crate) series: Arc<SharedSeries>,
+    pub(crate) health: Arc<StoreHealth>,
+    pub(crate) failures: Arc<FailureCounts>,
+    /// Notified when the store has lost counts.
+    pub(crate) lost: Arc<Notify>,
+}
+
+impl StoreObserver {
+    /// Counts an event and writes its line.
+    pub(crate) fn notice(&self, event: &Event) {
+        self.series.notice(event);
+        let (now, errors) = (Instant::now(), self.failures.total());
+        match event {
+            Event::BreakerOpened { cause } => self.health.opened(now, cause, errors).log(),
+            Event::BreakerClosed => {
+                if let Some(report) = self.health.closed(now, errors) {
+                    report.log();
+                }
+            }
+            Event::Lost => {
+                warn!("the store has lost counts, or another took over; putting them back");
+                self.lost.notify_one();
+            }
+            Event::Seeded { counters, .. } => info!(counters, "put back what this node remembers"),
+            Event::Exact => info!("decisions are exact"),
+            Event::Pushed { counters, units } => {
+                info!(
+                    counters,
+                    units, "charged what was admitted without the store"
+                );
+            }
+            Event::Clock(news) => log_clock(*news),
+        }
+    }
+}
+
+fn log_clock(news: ClockNews) {
+    let (level, offset) = match news {
+        ClockNews::Level { level, offset } => (level, offset),
+        ClockNews::Jumped { by } => {
+            let moved_ms = millis(by);
+            warn!(moved_ms, "the store's clock or this node's was set");
+            return;
+        }
+    };
+    let (offset_ms, error_ms) = (millis(offset.nanos), offset.error.millis_up());
+    match level {
+        Level::Fine => info!(
+            offset_ms,
+            error_ms, "the store's clock and this node's agree"
+        ),
+        Level::Warn => warn!(offset_ms, error_ms, "{APART}"),
+        Level::Alarm => error!(offset_ms, error_ms, "{APART}"),
+    }
+}
+
+fn millis(nanos: i64) -> f64 {
+    nanos as f64 / 1e6
+}

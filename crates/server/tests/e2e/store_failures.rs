@@ -1,0 +1,159 @@
+//! Why the store fails: in the first line of the log, on the ready page and in the metrics, and never with
+//! an address, a user or a secret.
+
+use tidegate_parts::{Program, Server as Redis};
+
+use crate::server::{Server, wait_for};
+
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 9/hour }\n";
+/// What no output may contain: the user and the password of the store.
+const CANARY: &str = "planted";
+
+/// A store that only one user may enter, and a node that is that user. The node waits as long as it takes,
+/// so that no failure is one of this machine.
+fn met(program: Program, options: &[&str]) -> (Redis, Server) {
+    let redis = Redis::start(program, options);
+    let user = "ACL SETUSER planted-user on >planted-password ~* &* +@all";
+    let words: Vec<&str> = user.split(' ').collect();
+    assert_eq!(redis.ask(&words), "OK");
+    let url = format!(
+        "redis://planted-user:planted-password@127.0.0.1:{}",
+        redis.port()
+    );
+    let node = Server::with(RULES, &["--store", &url, "--store-budget", "30000"]);
+    wait_for("an exact node", || {
+        (node.metric("tidegate_store_exact") == 1).then_some(())
+    });
+    (redis, node)
+}
+
+/// After `act` the store fails by `kind`, and the log names `cause` and `cure`.
+#[track_caller]
+fn check(program: Program, kind: &str, cause: &str, cure: &str, act: impl FnOnce(&mut Redis)) {
+    let (redis, node) = met(program, &[]);
+    fails(redis, &node, (kind, cause, cure), act);
+}
+
+#[track_caller]
+fn fails(
+    mut redis: Redis,
+    node: &Server,
+    (kind, cause, cure): (&str, &str, &str),
+    act: impl FnOnce(&mut Redis),
+) {
+    let ready = node.admin_get("/readyz?verbose").json();
+    assert_eq!(ready["store"]["exact"], true, "{ready}");
+    assert!(ready["store"]["outage"].is_null(), "{ready}");
+    act(&mut redis);
+
+    let line = node.wait_log(|line| {
+        let message = line["message"].as_str().unwrap_or_default();
+        message.starts_with("the store fails: ")
+    });
+    let message = line["message"].as_str().unwrap();
+    assert_eq!(line["kind"], kind, "{line}");
+    assert!(message.contains(cause) && message.contains(cure), "{line}");
+
+    let ready = node.admin_get("/readyz?verbose");
+    assert_eq!(ready.status, 200, "a node without its store is ready");
+    let page = ready.json();
+    assert_eq!(page["store"]["exact"], false, "{page}");
+    assert_eq!(page["store"]["outage"]["kind"], kind, "{page}");
+    let counted = node.metric(&format!(r#"tidegate_store_errors_total{{kind="{kind}"}}"#));
+    assert!(counted > 0, "{kind}");
+
+    let metrics = node.admin_get("/metrics").body;
+    let port = format!(":{}", redis.port());
+    let log: Vec<String> = node.lines().iter().map(|(_, l)| l.to_string()).collect();
+    for text in log.iter().chain([&ready.body, &metrics]) {
+        assert!(!text.contains(CANARY), "{text}");
+    }
+    assert!(!ready.body.contains(&port), "{}", ready.body);
+}
+
+#[test]
+fn a_store_that_is_gone_is_refused() {
+    let cure = "see whether the server runs";
+    check(Program::Redis7, "refused", "refused", cure, |redis| {
+        redis.kill();
+    });
+}
+
+#[test]
+fn another_password_is_a_matter_of_authentication() {
+    let cure = "correct the user or password";
+    check(
+        Program::Redis7,
+        "auth",
+        "authentication failed",
+        cure,
+        |redis| {
+            let words = ["ACL", "SETUSER", "planted-user", "resetpass", ">other"];
+            assert_eq!(redis.ask(&words), "OK");
+            let user = ["CLIENT", "KILL", "USER", "planted-user"];
+            redis.ask(&user);
+        },
+    );
+}
+
+/// Newer servers name the user in this error.
+#[test]
+fn a_missing_permission_is_named_without_the_user() {
+    for program in Program::ALL {
+        let cure = "grant the user the commands";
+        check(program, "permission", "NOPERM", cure, |redis| {
+            let words = ["ACL", "SETUSER", "planted-user", "-evalsha", "-eval"];
+            assert_eq!(redis.ask(&words), "OK");
+        });
+    }
+}
+
+#[test]
+fn a_full_store_is_out_of_memory() {
+    check(
+        Program::Redis7,
+        "oom",
+        "OOM",
+        "raise `maxmemory`",
+        |redis| {
+            redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        },
+    );
+}
+
+#[test]
+fn a_replica_is_read_only() {
+    check(
+        Program::Redis7,
+        "readonly",
+        "READONLY",
+        "primary is looked for",
+        |redis| {
+            redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+        },
+    );
+}
+
+#[test]
+fn a_store_that_cannot_save_is_misconfigured() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["--dir", folder.path().to_str().unwrap()];
+    let (redis, node) = met(Program::Redis7, &options);
+    let want = ("misconf", "MISCONF", "see its log");
+    fails(redis, &node, want, |redis| {
+        folder.close().unwrap();
+        redis.ask(&["CONFIG", "SET", "save", "3600 1"]);
+        redis.ask(&["BGSAVE"]);
+    });
+}
+
+/// The short page is for probes, which have no token. The verbose one is for operators.
+#[test]
+fn the_verbose_page_takes_the_token_of_the_listener() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "a token of the operator\n").unwrap();
+    let node = Server::with(RULES, &["--admin-token-file", token.to_str().unwrap()]);
+    assert_eq!(node.admin_get("/readyz").status, 200);
+    assert_eq!(node.admin_get("/readyz?verbose").status, 401);
+}
