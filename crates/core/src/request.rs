@@ -1,7 +1,14 @@
 //! What a decision may know about a request.
 
+mod normal;
+mod path;
+
 use std::borrow::Cow;
 use std::net::IpAddr;
+
+pub use self::normal::{HEADER, normal_host, normal_method, normal_name, normal_value};
+pub(crate) use self::path::normal_pattern;
+pub use self::path::{AmbiguousPath, normal_path};
 
 use crate::units::{Cost, Nanos};
 
@@ -18,12 +25,14 @@ pub struct Request<'a> {
     /// SHA-256 of a key that was shown but is not listed where keys are. Only the lists of whom to
     /// allow and to block look at it.
     pub unlisted_key: Option<[u8; 32]>,
-    /// Every other attribute. A name given twice keeps its first value.
+    /// Every other attribute. A name given twice keeps its first value. A request of
+    /// [`Edge::Library`] may have `ip` and `api_key` here too: the limiter reads them as edges do.
     pub attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     /// What the rules without a unit are charged; one if absent.
     pub cost: Option<Cost>,
-    /// What the rules with a unit are charged, by unit. Units not named are not charged.
-    pub costs: Vec<(Cow<'a, str>, Cost)>,
+    /// What the rules with a unit are charged, by unit: nothing where that is said, and one where a
+    /// unit is not named. See [`Request::cost_in`].
+    pub costs: Vec<(Cow<'a, str>, Option<Cost>)>,
     /// For callers that cannot wait: the longest delay they take where a rule names none.
     pub patience: Option<Nanos>,
     /// The longest the caller waits for the decision. It caps the budget of every rule for its store.
@@ -126,7 +135,20 @@ impl<'a> Request<'a> {
         named.unwrap_or_default()
     }
 
-    /// Adds an attribute.
+    /// What a rule that counts in `unit` is charged, or one without a unit; nothing if the request says
+    /// that it costs none of it. A cost that is not stated is one: an absent or misspelt cost is never
+    /// free.
+    pub fn cost_in(&self, unit: Option<&str>) -> Option<Cost> {
+        let Some(unit) = unit else {
+            return Some(self.cost.unwrap_or(Cost::ONE));
+        };
+        let stated = self.costs.iter().find(|(name, _)| name == unit);
+        stated.map_or(Some(Cost::ONE), |(_, cost)| *cost)
+    }
+
+    /// Adds an attribute. `ip` and `api_key` may be given here as well as by their fields: the limiter
+    /// reads the address and looks the key up. An `ip` that is no address counts as absent, so that
+    /// all such requests share one counter.
     #[must_use]
     pub fn with(mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> Self {
         self.attributes.push((name.into(), value.into()));

@@ -4,7 +4,7 @@
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::request::{ApiKey, Request};
 use tidegate_core::rules::{Fit, RuleSet, SourceFile, Standing, parse};
-use tidegate_core::units::Nanos;
+use tidegate_core::units::{Cost, Nanos};
 
 /// The first of November 2026.
 const NOW: Nanos = Nanos::from_secs(1_793_491_200);
@@ -77,7 +77,6 @@ fn a_rule_that_does_not_apply_tells_why() {
     };
     check("writes", "method is `GET`, wanted POST or PUT");
     check("outside", "ip is `192.0.2.7`, wanted not 192.0.2.0/24");
-    check("words", "the request has no cost in tokens");
     check(
         "known",
         "what it counts by is absent, and it says `if_missing: skip`",
@@ -93,6 +92,22 @@ fn a_rule_that_does_not_apply_tells_why() {
         told(&alive, "writes"),
         "writes: does not apply: method is absent, wanted POST or PUT"
     );
+}
+
+#[test]
+fn a_cost_that_the_request_does_not_name_is_told() {
+    let with = |costs: &[(&'static str, u64)]| {
+        let mut request = request();
+        let costs = costs.iter();
+        request.costs = costs
+            .map(|(unit, n)| ((*unit).into(), Cost::new(*n)))
+            .collect();
+        told(&request, "words")
+    };
+    assert!(with(&[]).contains("cost: 1 tokens, because the request names no cost in it\n"));
+    assert!(with(&[("tokens", 7)]).contains("cost: 7 tokens\n"));
+    let none = "words: does not apply: the request costs 0 tokens";
+    assert_eq!(with(&[("tokens", 0)]), none);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn request(text: &str) -> Request<'_> {
                 });
             }
             "tokens" => {
-                let cost = Cost::new(value.parse().unwrap()).unwrap();
+                let cost = Cost::new(value.parse().unwrap());
                 request.costs.push((Cow::Borrowed(name), cost));
             }
             _ => request = request.with(name, value),
@@ -120,7 +120,102 @@ fn a_rule_takes_the_place_of_those_it_replaces_only_where_it_applies() {
     check(&set, "path=/u", "everything");
     check(&set, "path=/u user=", "everything");
     check(&set, "path=/l user=u tokens=5", "tokens");
-    check(&set, "path=/l user=u", "everything");
+    check(&set, "path=/l user=u tokens=0", "everything");
+    // A cost that is not named, or misspelt, is not free.
+    check(&set, "path=/l user=u", "tokens");
+}
+
+#[test]
+fn rules_are_written_in_any_form_that_means_the_path() {
+    for path in [
+        "/login",
+        "/login/",
+        "//login",
+        "/x/../login",
+        "/%6cogin",
+        "/login;a=b",
+    ] {
+        let set = rules(&format!(
+            "rules: [{{ name: r, match: {{ path: '{path}', method: post }}, by: ip, rate: 1/s }}]"
+        ));
+        check(&set, "path=/login method=POST", "r");
+        check(&set, "path=/Login method=POST", "");
+    }
+    for (pattern, path) in [
+        ("/api/**/", "/api/x"),
+        ("//api//*", "/api/x"),
+        ("/%61pi/*/", "/api/x"),
+        ("/a%2Ab", "/a*b"),
+    ] {
+        let set = rules(&format!(
+            "rules: [{{ name: r, match: {{ path: '{pattern}' }}, by: ip, rate: 1/s }}]"
+        ));
+        check(&set, &format!("path={path}"), "r");
+        check(&set, "path=/other", "");
+    }
+    let set =
+        rules("rules: [{ name: r, match: { host: 'API.Example.com:443' }, by: ip, rate: 1/s }]");
+    check(&set, "host=api.example.com", "r");
+}
+
+#[test]
+fn overrides_are_written_in_any_form_that_means_the_subject() {
+    let set = rules(
+        "rules:
+  - { name: a, by: path, rate: 1/s, overrides: { /login/: 7/s } }
+  - { name: b, by: [ip, method], rate: 1/s, overrides: { '2001:db8::1,post': 7/s } }
+  - { name: c, by: user, rate: 1/s, overrides: { 'Ada, Countess': 7/s } }",
+    );
+    let count = |rule: &str, subject| set.rule(rule).unwrap().limits(None, subject)[0].count();
+    assert_eq!((count("a", "/login"), count("a", "/login/")), (7, 1));
+    assert_eq!(
+        (count("b", "2001:db8::,POST"), count("b", "x,POST")),
+        (7, 1)
+    );
+    assert_eq!((count("c", "Ada, Countess"), count("c", "Ada")), (7, 1));
+}
+
+#[test]
+fn days_of_a_time_zone_are_windows_of_the_calendar() {
+    let set = rules(
+        "timezone: Europe/Berlin
+defaults: { algorithm: sliding-window }
+rules:
+  - { name: day, by: user, rate: 1000/day }
+  - { name: both, by: user, rate: [1000/week, 4000/month], overrides: { ada: unlimited } }
+  - { name: mixed, by: user, rate: [10/second, 1000/day], algorithm: fixed-window }
+  - { name: hours, by: user, rate: 1000/24h }
+  - { name: hourly, by: user, rate: 1000/hour }",
+    );
+    let algorithms = set.rules().iter().map(|rule| rule.algorithm().name());
+    let fixed = "fixed-window fixed-window fixed-window";
+    let want = format!("{fixed} sliding-window sliding-window");
+    assert_eq!(algorithms.collect::<Vec<_>>().join(" "), want);
+    let anywhere = rules("rules: [{ name: day, by: user, rate: 1000/day }]");
+    assert_eq!(anywhere.rules()[0].algorithm().name(), "sliding-window");
+}
+
+#[test]
+fn a_unit_that_no_rule_knows_is_found_in_a_request() {
+    let set = rules(
+        "units: [images]
+rules: [{ name: t, by: user, unit: tokens, rate: 9/s }]",
+    );
+    let unknown = |unit: &'static str| {
+        let mut request = request("tokens=1");
+        request.costs.push((unit.into(), None));
+        let unknown = set.unknown_unit(&request);
+        unknown.map(|unknown| format!("{}: {unknown}", unknown.unit))
+    };
+    assert_eq!(unknown("tokens"), None);
+    assert_eq!(unknown("images"), None);
+    let told = |unit| unknown(unit).unwrap_or_default();
+    assert_eq!(
+        told("Token"),
+        "Token: unknown unit, no rule counts it; write tokens"
+    );
+    assert!(told("words").contains("write images, tokens, or declare it"));
+    assert!(told("requests").contains("requests are counted by `cost`"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod acquire;
 mod described;
 mod keeper;
 mod keyed;
+mod library;
 mod register;
 mod reservations;
 mod taking;
@@ -18,13 +19,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tidegate_core::engine::{self, Decision, Plan, Spent, Stance};
 use tidegate_core::event::{Event, Observer};
-use tidegate_core::request::{ApiKey, Request};
-use tidegate_core::rules::{Explanation, Listed, Rule};
+use tidegate_core::request::{ApiKey, Edge, Request};
+use tidegate_core::rules::{Explanation, Listed};
 use tidegate_core::store::{
     ChargeSet, Inspection, Outcome, Refunded, Store, StoreError, one_reply_per_set,
 };
 use tidegate_core::subject::{FingerprintKey, RuleName};
-use tidegate_core::units::{Cost, Nanos};
+use tidegate_core::units::Nanos;
 
 use crate::clock::Clock;
 use crate::identity::Digest;
@@ -379,6 +380,9 @@ impl<S> View<'_, S> {
 
     /// Brings the request's address into canonical form and looks its key up.
     fn identify<'r>(&'r self, request: &mut Request<'r>) {
+        if request.edge == Edge::Library {
+            library::read(request);
+        }
         let canon = self.policy.canon();
         request.ip = request.ip.map(|ip| canon.client(ip).addr());
         if let (Some(key), Some(keys)) = (request.api_key, &self.policy.keys) {
@@ -415,12 +419,7 @@ impl<S> View<'_, S> {
 
     /// Every limit of the request's client: of every unit, and whatever the lists say.
     fn every_limit(&self, request: &mut Request<'_>) -> Plan<'_> {
-        let units = self.policy.rules.rules().iter().filter_map(Rule::unit);
-        for unit in units {
-            if !request.costs.iter().any(|(named, _)| named == unit) {
-                request.costs.push((unit.to_owned().into(), Cost::ONE));
-            }
-        }
+        request.costs.clear(); // what is not named costs one, so that every unit counts
         let (limiter, rules) = (self.limiter, &self.policy.rules);
         engine::charges(
             rules,

@@ -5,12 +5,12 @@ mod common;
 use std::collections::BTreeSet;
 
 use common::{Bench, request, rules};
-use tidegate::Policy;
 use tidegate::engine::Fate;
 use tidegate::http::{BodyStyle, Context, ResetStyle};
 use tidegate::identity::keys::hash_line;
 use tidegate::identity::{Digest, KeyTable};
 use tidegate::store::{Refunded, Role, Source};
+use tidegate::{Policy, Request};
 
 const THREE_LAYERS: &str = "
 version: 1
@@ -191,8 +191,74 @@ rules:
     assert_eq!(bench.used("user=a tokens:1", "tokens"), 1500);
     assert_eq!(bench.used("user=a", "calls"), 1);
     bench.check("user=a tokens:1500", "deny tokens 60s");
-    bench.check("user=a", "allow");
+    bench.check("user=a tokens:0", "allow");
     assert_eq!(bench.used("user=a", "calls"), 2);
+    assert_eq!(bench.used("user=a", "tokens"), 1500);
+}
+
+/// A rule with a unit did not apply to a request that named no cost in it, or a misspelt one.
+#[test]
+fn a_cost_that_is_not_named_is_one_and_never_free() {
+    let bench = Bench::new(
+        "version: 1\nrules: [{ name: tokens, by: user, rate: 2/minute, algorithm: fixed-window, unit: tokens }]",
+    );
+    bench.check("user=a", "allow");
+    bench.check("user=a tokns:1500", "allow");
+    bench.check("user=a", "deny tokens 60s");
+    bench.check("user=a tokens:0", "allow");
+}
+
+/// They were kept as attributes that no rule looks at, so that all clients shared one counter.
+#[test]
+fn an_address_and_a_key_may_be_given_as_attributes() {
+    let bench = Bench::new(
+        "
+version: 1
+rules:
+  - { name: clients, by: ip, rate: 1/minute, algorithm: fixed-window }
+  - { name: keys, by: api_key, rate: 1/minute, algorithm: fixed-window, match: { path: /k } }
+",
+    );
+    let check = |name: &'static str, value: &'static str| {
+        let request = Request::default().with("path", "/").with(name, value);
+        bench.limiter.check_now(request).allowed()
+    };
+    assert!(check("ip", "192.0.2.1") && check("ip", "192.0.2.2"));
+    assert!(!check("ip", "192.0.2.1"));
+    bench.check("ip=192.0.2.2", "deny clients 60s");
+    // What is no address is counted with all others that have none.
+    assert!(check("ip", "somebody") && !check("ip", "somebody else"));
+    let keyed = |ip: [u8; 4], key: &'static str| {
+        let request = Request::default().with("path", "/k").with("api_key", key);
+        let request = Request {
+            ip: Some(ip.into()),
+            ..request
+        };
+        bench.limiter.check_now(request).allowed()
+    };
+    assert!(keyed([10, 0, 0, 1], "k1") && keyed([10, 0, 0, 2], "k2"));
+    assert!(!keyed([10, 0, 0, 3], "k1"));
+}
+
+/// A rule for `/login/` never matched, and neither did a rule for `/login` when a query followed.
+#[test]
+fn a_path_has_one_form_in_rules_and_requests() {
+    let bench = Bench::new(
+        "version: 1\nrules: [{ name: login, match: { path: /login/, method: POST }, by: ip, rate: 6/minute, algorithm: fixed-window }]",
+    );
+    for path in [
+        "/login",
+        "/login/",
+        "/login/?x=1",
+        "//login",
+        "/a/../login",
+        "/%6cogin",
+    ] {
+        bench.check(&format!("ip=192.0.2.1 method=post path={path}"), "allow");
+    }
+    bench.check("ip=192.0.2.1 method=POST path=/login", "deny login 60s");
+    bench.check("ip=192.0.2.1 method=POST path=/Login", "allow");
+    bench.check("ip=192.0.2.1 method=POST raw_path=/login", "allow");
 }
 
 #[test]

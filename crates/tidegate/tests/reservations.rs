@@ -69,13 +69,31 @@ fn a_unit_that_nobody_reserved_is_an_error_and_changes_nothing() {
     assert_eq!(used(&bench), (1, 9));
 }
 
+/// A reservation that names no cost in a unit charged nothing for it, and could not be settled in it.
+#[test]
+fn a_unit_without_an_estimate_costs_one_and_can_be_settled() {
+    let bench = Bench::new(TOKENS);
+    let token = reserve(&bench, "user=a").token.unwrap();
+    assert_eq!(used(&bench), (1, 1));
+    let settled = settle(&bench, &token, &Actual::of("tokens", 120));
+    assert_eq!(settled, Settlement::Done);
+    assert_eq!(used(&bench), (1, 120));
+    let token = reserve(&bench, "user=a").token.unwrap();
+    assert_eq!(settle(&bench, &token, &Actual::cost(1)), Settlement::Done);
+    assert_eq!(
+        used(&bench),
+        (2, 121),
+        "what is not named stays as estimated"
+    );
+}
+
 /// It was charged, and could not be settled by its name.
 #[test]
 fn units_that_no_token_can_hold_are_refused_and_nothing_is_charged() {
     let bench = Bench::new(TOKENS);
     let reserved = |units: Vec<String>| {
         let mut request = request("user=a tokens:300");
-        let units = units.into_iter().map(|unit| (unit.into(), Cost::ONE));
+        let units = units.into_iter().map(|unit| (unit.into(), Some(Cost::ONE)));
         request.costs.extend(units);
         ready(bench.limiter.reserve(request, MINUTE))
     };

@@ -48,6 +48,7 @@ impl Store for Parted {
 
 const RULES: &str = "
 version: 1
+units: [here, there]
 rules:
   - { name: here, by: user, unit: here, rate: 1000/hour, algorithm: fixed-window }
   - { name: there, by: user, unit: there, rate: 1000/hour, algorithm: fixed-window }
@@ -83,7 +84,7 @@ async fn a_part_that_is_away_keeps_nobody_else_from_being_tended() {
     let (limiter, clock) = parted();
     let mut tokens = Vec::new();
     for _ in 0..40 {
-        for words in ["user=a here:5", "user=a there:7"] {
+        for words in ["user=a here:5 there:0", "user=a here:0 there:7"] {
             let reserved = limiter.reserve(request(words), MINUTE).await;
             tokens.extend(reserved.expect("memory answers").token);
         }
@@ -110,7 +111,9 @@ async fn a_part_that_is_away_keeps_nobody_else_from_being_tended() {
 async fn of_a_settlement_that_waited_for_too_long_the_estimate_comes_back() {
     for away in [80, 200] {
         let (limiter, clock) = parted();
-        let reserved = limiter.reserve(request("user=a there:7"), MINUTE).await;
+        let reserved = limiter
+            .reserve(request("user=a here:0 there:7"), MINUTE)
+            .await;
         let token = reserved.expect("memory answers").token.expect("admitted");
         clock.advance(Nanos::from_secs(50));
         let waits = limiter.settle(&token, &Actual::of("there", 3)).await;

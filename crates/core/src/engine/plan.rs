@@ -9,7 +9,7 @@ use crate::request::{Priority, Request};
 use crate::rules::{Class, Listed, Mode, Rule, RuleSet, subject_text};
 use crate::store::{Charge, ChargeSet, Role};
 use crate::subject::FingerprintKey;
-use crate::units::{Cost, Nanos};
+use crate::units::Nanos;
 
 /// Whether rules act or only watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -89,7 +89,7 @@ pub fn charges<'r>(
     plan.set.max_wait = request.max_wait;
     for position in rules.applying(request) {
         let rule = &rules.rules()[position as usize];
-        let Some(cost) = cost_for(rule, request) else {
+        let Some(cost) = request.cost_in(rule.unit()) else {
             continue;
         };
         let Some(subject) = subject::identify(rule, request, key) else {
@@ -129,15 +129,6 @@ pub fn charges<'r>(
         }
     }
     plan
-}
-
-/// A rule with a unit counts only costs in that unit; a rule without one counts the plain cost.
-fn cost_for(rule: &Rule, request: &Request<'_>) -> Option<Cost> {
-    let Some(unit) = rule.unit() else {
-        return Some(request.cost.unwrap_or(Cost::ONE));
-    };
-    let named = request.costs.iter().find(|(name, _)| name == unit);
-    named.map(|(_, cost)| *cost)
 }
 
 fn class_for(rule: &Rule, request: &Request<'_>) -> Class {

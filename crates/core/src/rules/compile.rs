@@ -16,6 +16,7 @@ use super::list_reader;
 use super::lists::List;
 use super::match_reader::MatchReader;
 use super::model::{Rule, RuleKind};
+use super::names::{AttributeNames, UnitNames};
 use super::rates_reader::RatesReader;
 use super::replaces;
 use super::rule_reader::{Read, RuleReader};
@@ -147,6 +148,8 @@ fn compile_files(
         .map(|(identity, _)| identity)
         .unwrap_or_default();
     let tiers = shared.tiers.map(|(tiers, _)| tiers).unwrap_or_default();
+    let declared = shared.declared;
+    let has_timezone = shared.calendar.is_some();
     let calendar = shared
         .calendar
         .map_or_else(Calendar::utc, |(calendar, _)| calendar);
@@ -157,10 +160,14 @@ fn compile_files(
             ipv6_prefix: identity.ipv6_prefix,
             known: FxHashMap::default(),
         },
+        has_timezone,
         store: dialect.store,
-        matches: MatchReader::new(identity.ipv6_prefix),
+        matches: MatchReader {
+            ipv6_prefix: identity.ipv6_prefix,
+            names: AttributeNames::new(&declared),
+        },
         subjects: FxHashMap::default(),
-        units: FxHashMap::default(),
+        units: UnitNames::new(&declared),
     };
     let mut read = Read::default();
     let (mut allow, mut block) = (List::default(), List::default());
@@ -178,7 +185,12 @@ fn compile_files(
     }
     let by_name = name_rules(&read.rules, faults);
     let rules = replaces::resolve(read, &by_name, faults);
+    let used = rules.iter().filter_map(|rule| rule.unit.as_deref());
+    let units = used.map(Box::from).chain(declared.units.iter().cloned());
     RuleSet {
+        units: units.collect(),
+        declared,
+        has_timezone,
         index: Index::new(rules.iter().map(|rule| &rule.matching)),
         soft: rules.iter().any(|rule| rule.soft.is_some()),
         rules,

@@ -19,7 +19,7 @@ use crate::request::Request;
 use crate::subject::RuleName;
 use crate::units::Nanos;
 
-pub use self::handling::{Ceiling, Handling, Leased};
+pub use self::handling::{Ceiling, Handling, Leased, UnitCost};
 
 /// What the lists and every rule have to say about one request, in the order of the files.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,7 +67,7 @@ pub enum Standing {
         /// Whether it wants it to be otherwise.
         negated: bool,
     },
-    /// It counts a unit that the request does not cost.
+    /// It counts a unit of which the request says that it costs none.
     NoCost {
         /// The unit.
         unit: Box<str>,
@@ -294,7 +294,7 @@ impl fmt::Display for Standing {
                 )
             }
             Standing::NoCost { unit } => {
-                write!(f, "does not apply: the request has no cost in {unit}")
+                write!(f, "does not apply: the request costs 0 {unit}")
             }
             Standing::Skipped => f.write_str(IF_SKIPPED),
             Standing::Off => f.write_str("does not apply: its mode is off"),

@@ -2,12 +2,15 @@
 //!
 //! `defaults` holds for the file it stands in. `identity`, `tiers`, `timezone` and `keys_file` hold
 //! for all and may stand in one file only: two files that disagree would make the order of their
-//! names matter.
+//! names matter. `attributes` and `units` hold for all and may stand in several.
+
+use rustc_hash::FxHashSet;
 
 use super::calendar::Calendar;
 use super::choices::{algorithm, choice, on_store_failure};
 use super::durability::DURABILITIES;
 use super::fault::{Place, shown};
+use super::names::{Declared, MAX_DECLARED, attribute_name, check_unit};
 use super::net_text::parse_net;
 use super::set::Identity;
 use super::slots::{Report, Slots, slots};
@@ -21,6 +24,8 @@ slots!(
         version: "version",
         identity: "identity",
         defaults: "defaults",
+        attributes: "attributes",
+        units: "units",
         tiers: "tiers",
         timezone: "timezone",
         rules: "rules",
@@ -56,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) tiers: Option<(Vec<Box<str>>, Place)>,
     pub(crate) calendar: Option<(Calendar, Place)>,
     pub(crate) keys_file: Option<(Box<str>, Place)>,
+    pub(crate) declared: Declared,
 }
 
 impl Shared {
@@ -77,6 +83,42 @@ impl Shared {
         {
             self.keys_file = Some((name.into(), report.place(node.line())));
         }
+        self.declare(top, report);
+    }
+
+    fn declare(&mut self, top: &TopSlots<'_>, report: &mut Report<'_>) {
+        let Declared { attributes, units } = &mut self.declared;
+        if let Some(node) = top.attributes {
+            let check = |name: &str| attribute_name(name).map(|name| Box::from(&*name));
+            declare("attributes", node, check, attributes, report);
+        }
+        if let Some(node) = top.units {
+            let check = |name: &str| check_unit(name).map(|()| name.into());
+            declare("units", node, check, units, report);
+        }
+    }
+}
+
+/// Adds the names that one file declares in `field`.
+fn declare(
+    field: &str,
+    node: Node<'_>,
+    check: impl Fn(&str) -> Result<Box<str>, String>,
+    declared: &mut FxHashSet<Box<str>>,
+    report: &mut Report<'_>,
+) {
+    for (name, line) in report.texts(field, node, "a list of names") {
+        match check(name) {
+            Ok(name) => _ = declared.insert(name),
+            Err(wrong) => report.fault(line, format!("has in `{field}` {wrong}")),
+        }
+    }
+    if declared.len() > MAX_DECLARED {
+        let message = format!(
+            "has {} names in `{field}`; write at most {MAX_DECLARED}",
+            declared.len()
+        );
+        report.fault(node.line(), message);
     }
 }
 

@@ -4,11 +4,14 @@
 //! a reload.
 
 mod counting;
+mod names;
 mod reach;
 
 use super::fault::{Place, Warning};
 use super::model::{By, IfMissing, Mode, Rates, Rule, RuleKind};
+use super::rate::{Rate, parse_rate};
 use super::set::RuleSet;
+use super::span::Span;
 use crate::algorithms::{Algorithm, MOST_ENTRIES};
 use crate::units::Nanos;
 
@@ -31,6 +34,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         durable_for_seconds(rule, &mut warn);
         counting::check(rule, &mut warn);
     }
+    names::check(set, &mut warnings);
     reach::check(set, &mut warnings);
     let mut files: Vec<_> = set.rules().iter().map(|rule| &rule.place.file).collect();
     files.dedup();
@@ -66,6 +70,22 @@ fn whole_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
     if !set.tiers().is_empty() && set.keys_file().is_none() {
         warn("has tiers but no `keys_file`, so that nobody is in any but the first; write one");
     }
+    if set.has_timezone && !set.rules().iter().any(follows_calendar) {
+        warn(
+            "has a `timezone`, but no rate per day, week or month that follows it; remove it, or write \
+             a rate such as 1000/day",
+        );
+    }
+}
+
+/// Whether a rule has a window of the calendar.
+fn follows_calendar(rule: &Rule) -> bool {
+    let mut written = all_rates(rule).flat_map(|rates| &rates.written);
+    let on_calendar = |text: &str| match parse_rate(text) {
+        Ok(Rate::PerWindow(rate)) => matches!(rate.window, Span::Calendar(_)),
+        _ => false,
+    };
+    rule.algorithm == Algorithm::FixedWindow && written.any(|text| on_calendar(text))
 }
 
 /// Words in a path at which passwords are guessed.

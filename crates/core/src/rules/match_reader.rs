@@ -1,33 +1,25 @@
 //! Reads the `match` of a rule.
 
-use std::sync::Arc;
-
-use rustc_hash::FxHashMap;
+use std::borrow::Cow;
 
 use super::condition::{Attribute, Condition, Match, Nets, Texts, Wanted};
 use super::fault::shown;
 use super::glob::Glob;
+use super::names::AttributeNames;
 use super::net_text::parse_client_net;
 use super::slots::Report;
 use super::yaml::{Kind, Node, Pairs};
+use crate::request::{normal_pattern, normal_value};
 
 const MOST_PATTERN_BYTES: usize = 1_024;
 
 /// What reading a match needs to know and keeps.
-pub(crate) struct MatchReader {
+pub(crate) struct MatchReader<'s> {
     pub(crate) ipv6_prefix: u8,
-    /// Attribute names seen, each kept once.
-    names: FxHashMap<Box<str>, Arc<str>>,
+    pub(crate) names: AttributeNames<'s>,
 }
 
-impl MatchReader {
-    pub(crate) fn new(ipv6_prefix: u8) -> Self {
-        MatchReader {
-            ipv6_prefix,
-            names: FxHashMap::default(),
-        }
-    }
-
+impl MatchReader<'_> {
     pub(crate) fn read(&mut self, node: Node<'_>, report: &mut Report<'_>) -> Match {
         let Some(pairs) = mapping("match", node, report) else {
             return Match::default();
@@ -96,20 +88,12 @@ impl MatchReader {
     }
 
     fn attribute(&mut self, name: &str, line: u32, report: &mut Report<'_>) -> Option<Attribute> {
-        match attribute_name(name) {
-            Ok(name) if name == "ip" => Some(Attribute::Ip),
-            Ok(name) if name == "api_key" => Some(Attribute::ApiKey),
-            Ok(name) => {
-                let kept = match self.names.get(&*name) {
-                    Some(kept) => Arc::clone(kept),
-                    None => {
-                        let kept: Arc<str> = (&*name).into();
-                        self.names.insert((&*name).into(), Arc::clone(&kept));
-                        kept
-                    }
-                };
-                Some(Attribute::Text(kept))
-            }
+        match self.names.find(name) {
+            Ok(name) => Some(match &*name {
+                "ip" => Attribute::Ip,
+                "api_key" => Attribute::ApiKey,
+                _ => Attribute::Text(name),
+            }),
             Err(wrong) => {
                 report.fault(line, format!("matches {wrong}"));
                 None
@@ -148,43 +132,32 @@ fn mapping<'d>(field: &str, node: Node<'d>, report: &mut Report<'_>) -> Option<P
     }
 }
 
-/// The name of an attribute as requests carry it: header names in lower case.
-pub(crate) fn attribute_name(name: &str) -> Result<std::borrow::Cow<'_, str>, String> {
-    let fits = |name: &str| {
-        !name.is_empty()
-            && name.len() <= 100
-            && name
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
-    };
-    let header = name.strip_prefix("header.");
-    if !fits(name) || header == Some("") || matches!(name, "global" | "not") {
-        return Err(format!(
-            "{}, which is no name of an attribute; write ip, user, api_key, path, method, \
-             header.NAME or a name of your own of letters, digits, `_`, `-` and `.`",
-            shown(name)
-        ));
-    }
-    match header {
-        Some(header) if header.bytes().any(|b| b.is_ascii_uppercase()) => {
-            Ok(name.to_ascii_lowercase().into())
-        }
-        _ => Ok(name.into()),
-    }
-}
-
+/// The texts and patterns of an attribute, in the normal form that requests have.
 fn patterns(name: &str, texts: &[(&str, u32)], report: &mut Report<'_>) -> Wanted {
     let (mut literals, mut globs) = (Vec::new(), Vec::new());
     for (text, line) in texts {
-        if let Err(wrong) = check_pattern(name, text) {
-            report.fault(*line, format!("matches {name} {}, {wrong}", shown(text)));
-        } else if Glob::is_glob(text) {
-            globs.push(Glob::new(text));
-        } else {
-            literals.push(Box::from(*text));
+        match pattern(name, text) {
+            Ok(normal) if Glob::is_glob(text) => globs.push(Glob::new(&normal)),
+            Ok(normal) => literals.push(Box::from(&*normal)),
+            Err(wrong) => {
+                report.fault(*line, format!("matches {name} {}, {wrong}", shown(text)));
+            }
         }
     }
     Wanted::Texts(Texts::new(literals, globs))
+}
+
+/// A text or pattern in normal form, or what is wrong with it.
+fn pattern<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
+    check_pattern(name, text)?;
+    if name == "path" && Glob::is_glob(text) {
+        let normal = normal_pattern(text);
+        return normal.map(Cow::Owned).map_err(str::to_owned);
+    }
+    normal_value(name, text.into()).map_err(|ambiguous| {
+        let resolved = ambiguous.resolved.escape_debug();
+        format!("which servers read in different ways; write {resolved}")
+    })
 }
 
 fn check_pattern(name: &str, text: &str) -> Result<(), String> {
@@ -197,10 +170,6 @@ fn check_pattern(name: &str, text: &str) -> Result<(), String> {
         return Err("in which `**` is not a whole segment; write `*` within a segment".to_owned());
     }
     match name {
-        "method" if text.bytes().any(|b| b.is_ascii_lowercase()) => {
-            let upper = text.to_ascii_uppercase();
-            Err(format!("but methods are told apart by case; write {upper}"))
-        }
         "path" if !text.starts_with(['/', '*']) => Err(format!(
             "but every path begins with `/`; write /{}",
             text.escape_debug()

@@ -25,6 +25,7 @@ mod lists;
 mod match_reader;
 mod matrix;
 mod model;
+mod names;
 mod net_text;
 mod nets;
 mod rate;
@@ -44,7 +45,9 @@ mod yaml_words;
 pub use concurrent::Concurrent;
 pub use descriptors::{DomainForm, LimitForm, Listing, NodeForm, stat_name};
 pub use dialect::Dialect;
-pub use explain::{Ceiling, Explanation, Handling, Leased, RuleView, Standing, SubjectPart};
+pub use explain::{
+    Ceiling, Explanation, Handling, Leased, RuleView, Standing, SubjectPart, UnitCost,
+};
 pub use fault::{Fault, Faults, Place, Warning};
 pub use lint::lint;
 pub use lists::{Entry, Listed};
@@ -52,7 +55,7 @@ pub use matrix::Fit;
 pub use model::{Alternatives, By, Class, IfMissing, Mode, Rates, Rule, RuleKind};
 pub use rate::{PerWindow, Rate, RateError, parse_rate};
 pub use schema::schema;
-pub use set::{Identity, RuleSet};
+pub use set::{Identity, RuleSet, UnknownUnit};
 pub use shedding::{Ceilings, Part, Soft};
 pub use yaml::MOST_BYTES;
 

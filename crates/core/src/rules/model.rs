@@ -337,9 +337,7 @@ impl Rule {
 
     /// Whether `request` costs anything in the unit of this rule.
     pub(crate) fn counts(&self, request: &Request<'_>) -> bool {
-        self.unit
-            .as_deref()
-            .is_none_or(|unit| request.costs.iter().any(|(known, _)| known == unit))
+        self.unit.is_none() || request.cost_in(self.unit()).is_some()
     }
 
     /// Whether it takes the place of `other`, which stands at `position`, where both apply. A rule

@@ -1,20 +1,22 @@
 //! Reads the rates of a rule: for everybody, for tiers, for single subjects.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::calendar::Calendar;
+use super::calendar::{Calendar, CalendarUnit};
 use super::fault::shown;
-use super::model::{By, Class, Rates};
+use super::model::{Alternatives, By, Class, Rates};
 use super::rate::{Manner, PerWindow, Rate, parse_rate};
 use super::slots::{Report, nearest};
+use super::span::Span;
 use super::subject::{push_value, split_values};
 use super::yaml::{Kind, Node};
 use crate::algorithms::{Algorithm, Limit};
-use crate::request::Priority;
+use crate::request::{Priority, normal_value};
 
 /// The most rates of one subject. A store record holds them all.
 const MOST_RATES: usize = 8;
@@ -30,6 +32,14 @@ pub(crate) struct RuleRates<'d> {
     usual: Written<'d>,
     by_tier: Vec<(usize, Written<'d>)>,
     by_subject: Vec<(Box<str>, Written<'d>)>,
+}
+
+/// A rate whose window is a unit of the calendar, as written.
+#[derive(Clone, Copy)]
+pub(crate) struct CalendarRate<'d> {
+    pub(crate) text: &'d str,
+    pub(crate) unit: CalendarUnit,
+    pub(crate) line: u32,
 }
 
 /// The sets of rates of one rule, compiled.
@@ -52,19 +62,44 @@ pub(crate) struct RatesReader<'d, 's> {
 impl<'d> RuleRates<'d> {
     /// Whether any of them names a burst.
     pub(crate) fn has_burst(&self) -> bool {
+        self.all().any(|(rate, ..)| rate.has_burst())
+    }
+
+    /// The first rate per day, week or month.
+    pub(crate) fn on_calendar(&self) -> Option<CalendarRate<'d>> {
+        self.all().find_map(|(rate, text, line)| match rate {
+            Rate::PerWindow(PerWindow {
+                window: Span::Calendar(unit),
+                ..
+            }) => Some(CalendarRate {
+                text,
+                unit: *unit,
+                line: *line,
+            }),
+            _ => None,
+        })
+    }
+
+    /// The first rate per span of time.
+    pub(crate) fn off_calendar(&self) -> Option<&'d str> {
+        let spans = |rate: &Rate| matches!(rate, Rate::PerWindow(rate) if matches!(rate.window, Span::Time(_)));
+        let mut all = self.all();
+        all.find(|(rate, ..)| spans(rate)).map(|(_, text, _)| *text)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &(Rate, &'d str, u32)> {
         let tiers = self.by_tier.iter().map(|(_, written)| written);
         let subjects = self.by_subject.iter().map(|(_, written)| written);
-        let mut all = tiers.chain(subjects).chain([&self.usual]).flatten();
-        all.any(|(rate, ..)| rate.has_burst())
+        [&self.usual]
+            .into_iter()
+            .chain(tiers)
+            .chain(subjects)
+            .flatten()
     }
 
     /// Whether everybody passes.
     pub(crate) fn is_unlimited(&self) -> bool {
-        let limited =
-            |written: &Written<'_>| written.iter().any(|(rate, ..)| *rate != Rate::Unlimited);
-        !(limited(&self.usual)
-            || self.by_tier.iter().any(|(_, written)| limited(written))
-            || self.by_subject.iter().any(|(_, written)| limited(written)))
+        self.all().all(|(rate, ..)| *rate == Rate::Unlimited)
     }
 }
 
@@ -195,13 +230,22 @@ impl<'d> RatesReader<'d, '_> {
         }
         let mut out = String::new();
         for (place, (value, alternatives)) in values.iter().zip(places).enumerate() {
-            let may_be_ip = alternatives.iter().any(|name| **name == *"ip");
-            let address = value.parse().ok().filter(|_| may_be_ip);
-            let address = address.map(|address| self.address_text(address));
-            let value = address.as_deref().unwrap_or(value);
-            push_value(&mut out, value, place, places.len());
+            let value = self.value_text(value, alternatives);
+            push_value(&mut out, &value, place, places.len());
         }
         Ok(out.into())
+    }
+
+    /// One value of a subject: an address as clients are seen, a path and its like in normal form.
+    fn value_text<'t>(&self, text: &'t str, names: &Alternatives) -> Cow<'t, str> {
+        let takes_addresses = names.iter().any(|name| **name == *"ip");
+        if let Some(address) = text.parse().ok().filter(|_| takes_addresses) {
+            return self.address_text(address).into();
+        }
+        let [name] = &names[..] else {
+            return text.into();
+        };
+        normal_value(name, text.into()).unwrap_or_else(|ambiguous| ambiguous.resolved.into())
     }
 
     /// An address in the form that clients are seen in.

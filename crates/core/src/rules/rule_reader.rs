@@ -12,16 +12,18 @@ use super::counting::{self, Beside};
 use super::durability;
 use super::fault::shown;
 use super::head::Defaults;
-use super::match_reader::{MatchReader, attribute_name};
+use super::match_reader::MatchReader;
 use super::model::{By, Rule, RuleKind};
+use super::names::{AttributeNames, UnitNames};
 use super::rate::Manner;
-use super::rates_reader::RatesReader;
+use super::rates_reader::{CalendarRate, RatesReader, RuleRates};
 use super::shedding;
 use super::slots::{Report, Slots, slots};
 use super::yaml::{Kind, Node};
 use crate::algorithms::{Algorithm, Precision};
 use crate::store::{Abilities, Terms};
 use crate::subject::RuleName;
+use crate::units::Nanos;
 
 slots!(
     /// The fields of a rule, no others.
@@ -71,10 +73,12 @@ pub(crate) struct Read<'d> {
 /// What reading rules needs to know and keeps.
 pub(crate) struct RuleReader<'d, 's> {
     pub(crate) rates: RatesReader<'d, 's>,
-    pub(crate) matches: MatchReader,
+    /// Whether the rules name a `timezone`, so that days, weeks and months are those of a calendar.
+    pub(crate) has_timezone: bool,
+    pub(crate) matches: MatchReader<'s>,
     pub(crate) store: Abilities,
     pub(crate) subjects: FxHashMap<&'d str, Arc<By>>,
-    pub(crate) units: FxHashMap<&'d str, Arc<str>>,
+    pub(crate) units: UnitNames<'s>,
 }
 
 impl<'d> RuleReader<'d, '_> {
@@ -111,9 +115,14 @@ impl<'d> RuleReader<'d, '_> {
             report.fault(node.line(), message);
         }
         let own = slots.algorithm.map(|node| algorithm(node, report));
-        let algorithm = match own {
-            Some(own) => own?,
-            None => usual_algorithm(defaults.algorithm, written.has_burst()),
+        let own = match own {
+            Some(own) => Some(own?),
+            None => None,
+        };
+        let on_calendar = written.on_calendar().filter(|_| self.has_timezone);
+        let algorithm = match on_calendar {
+            Some(rate) => calendar_algorithm(own, defaults.algorithm, rate, &written, report),
+            None => own.unwrap_or_else(|| usual_algorithm(defaults.algorithm, written.has_burst())),
         };
         let durability = durability::read(slots.durability, defaults, self.store, node, report);
         let precision = durability::precision(durability, self.store);
@@ -183,7 +192,7 @@ impl<'d> RuleReader<'d, '_> {
             return Arc::clone(known);
         }
         let before = report.faults.count();
-        let by = Arc::new(read_by(node, report));
+        let by = Arc::new(read_by(node, &mut self.matches.names, report));
         if let Some(text) = text
             && report.faults.count() == before
         {
@@ -194,17 +203,9 @@ impl<'d> RuleReader<'d, '_> {
 
     fn unit(&mut self, node: Node<'d>, report: &mut Report<'_>) -> Option<Arc<str>> {
         let text = report.text("unit", node, "what the rule counts, such as tokens")?;
-        if attribute_name(text).is_err() || text == "requests" {
-            let message = format!(
-                "has unit {}, which is no unit; write a name such as tokens, or nothing to count \
-                 requests",
-                shown(text)
-            );
-            report.fault(node.line(), message);
-            return None;
-        }
-        let kept = self.units.entry(text).or_insert_with(|| text.into());
-        Some(Arc::clone(kept))
+        let unit = self.units.find(text);
+        unit.map_err(|wrong| report.fault(node.line(), format!("has unit {wrong}")))
+            .ok()
     }
 }
 
@@ -303,6 +304,44 @@ fn usual_algorithm(default: Option<Algorithm>, has_burst: bool) -> Algorithm {
     default
 }
 
+/// The algorithm of a rule with a rate per day, week or month where a `timezone` is named: a fixed
+/// window, which alone follows a calendar. What contradicts that is a fault, because a span of 24 hours
+/// in its place would surprise.
+fn calendar_algorithm(
+    own: Option<Algorithm>,
+    default: Option<Algorithm>,
+    rate: CalendarRate<'_>,
+    written: &RuleRates<'_>,
+    report: &mut Report<'_>,
+) -> Algorithm {
+    let fixed = Algorithm::FixedWindow;
+    let beside = written.off_calendar().filter(|_| default != Some(fixed));
+    let write = "write `algorithm: fixed-window`";
+    let (found, cure) = match own {
+        Some(own) if own == fixed => return fixed,
+        Some(own) => (format!("with algorithm {own}"), write.to_owned()),
+        None if written.has_burst() => ("with a burst".to_owned(), "remove the burst".to_owned()),
+        None => match beside {
+            Some(other) => (
+                format!("beside {}", shown(other)),
+                format!("{write} for both or a rule for each"),
+            ),
+            None => return fixed,
+        },
+    };
+    let CalendarRate { text, unit, line } = rate;
+    let (unit, hours) = (unit.name(), unit.usual().get() / HOUR.get());
+    let message = format!(
+        "has rate {} {found}, but a {unit} of the `timezone` is a fixed window; {cure}, or write \
+         {hours}h for a {unit} without a calendar",
+        shown(text)
+    );
+    report.fault(line, message);
+    own.unwrap_or_else(|| usual_algorithm(default, written.has_burst()))
+}
+
+const HOUR: Nanos = Nanos::from_secs(3_600);
+
 /// The fields that only some algorithms know.
 fn manner(
     slots: &RuleSlots<'_>,
@@ -356,7 +395,7 @@ fn replaces<'d>(
     named.map(move |(name, line)| Replaces { rule, name, line })
 }
 
-fn read_by(node: Node<'_>, report: &mut Report<'_>) -> By {
+fn read_by(node: Node<'_>, known: &mut AttributeNames<'_>, report: &mut Report<'_>) -> By {
     if node.text() == Some("global") {
         return By::Global;
     }
@@ -365,7 +404,7 @@ fn read_by(node: Node<'_>, report: &mut Report<'_>) -> By {
     for (text, line) in report.texts("by", node, wants) {
         let mut names: Vec<Box<str>> = Vec::new();
         for name in text.split('|') {
-            match attribute_name(name.trim()) {
+            match known.find(name.trim()) {
                 Ok(name) => names.push((&*name).into()),
                 Err(wrong) => report.fault(line, format!("counts by {wrong}")),
             }

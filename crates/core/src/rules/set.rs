@@ -1,5 +1,7 @@
 //! The rules that are in force together: read, checked and indexed. Only `parse` makes one.
 
+use std::collections::BTreeSet;
+
 use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -8,6 +10,7 @@ use super::descriptors::{Descriptors, Listing};
 use super::index::Index;
 use super::lists::{Entry, List, Listed};
 use super::model::Rule;
+use super::names::{Declared, nearest_name};
 use crate::request::Request;
 use crate::units::Nanos;
 
@@ -24,10 +27,25 @@ pub struct RuleSet {
     pub(crate) tiers: Vec<Box<str>>,
     pub(crate) identity: Identity,
     pub(crate) keys_file: Option<Box<str>>,
+    /// The names that are declared at the top.
+    pub(crate) declared: Declared,
+    /// Units that rules count in or declare.
+    pub(crate) units: BTreeSet<Box<str>>,
+    /// Whether a `timezone` is written.
+    pub(crate) has_timezone: bool,
     /// Whether any of the rules delays before it refuses.
     pub(crate) soft: bool,
     /// The name of the first file, for warnings about the rules as a whole.
     pub(crate) source: std::sync::Arc<str>,
+}
+
+/// A unit in the costs of a request that the rules do not know. Prints what to do about it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("unknown unit, {advice}")]
+pub struct UnknownUnit<'q> {
+    /// The unit.
+    pub unit: &'q str,
+    advice: String,
 }
 
 /// How clients are told apart.
@@ -65,8 +83,8 @@ impl RuleSet {
         self.by_name.get(name).map(|at| *at as usize)
     }
 
-    /// Positions of the rules that apply to `request`, ascending: its match holds, it is not off, it
-    /// counts a unit that the request costs, and no other that applies takes its place.
+    /// Positions of the rules that apply to `request`, ascending: its match holds, it is not off, the
+    /// request does not say that it costs none of its unit, and no other that applies takes its place.
     pub fn applying(&self, request: &Request<'_>) -> SmallVec<[u32; 8]> {
         let mut found = self.matching(request);
         let replacing = |at: &u32| !self.rules[*at as usize].replaces.is_empty();
@@ -124,6 +142,36 @@ impl RuleSet {
             Listed::Block { .. } => &self.block,
         };
         Some((listed, list.holds(request, now)?))
+    }
+
+    /// What is wrong with the first unit in the costs of `request` that no rule counts in and none
+    /// declares. It is probably misspelt, and nothing would be charged for it.
+    pub fn unknown_unit<'q>(&self, request: &'q Request<'_>) -> Option<UnknownUnit<'q>> {
+        let mut named = request.costs.iter().map(|(unit, _)| &**unit);
+        let unit = named.find(|unit| !self.units.contains(*unit))?;
+        Some(UnknownUnit {
+            unit,
+            advice: self.unit_advice(unit),
+        })
+    }
+
+    fn unit_advice(&self, unit: &str) -> String {
+        let known = || self.units.iter().map(|known| &**known);
+        if unit == "requests" {
+            return "requests are counted by `cost`".to_owned();
+        }
+        if let Some(near) = nearest_name(unit, known()) {
+            return format!("no rule counts it; write {near}");
+        }
+        let known: Vec<&str> = known().take(8).collect();
+        if known.is_empty() {
+            return "no rule counts in units; declare it in the rules (`units:`) or leave it out"
+                .to_owned();
+        }
+        format!(
+            "no rule counts it; write {}, or declare it in the rules (`units:`)",
+            known.join(", ")
+        )
     }
 
     /// The names of the domains that descriptors may be of.

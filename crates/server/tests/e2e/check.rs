@@ -86,6 +86,83 @@ fn the_block_list_is_403_and_a_cost_that_never_fits_is_422() {
     assert_eq!(server.post("/v1/check", body).status, 422);
 }
 
+/// A misspelt unit passed free, and so did a request that named none.
+#[test]
+fn a_cost_that_is_misspelt_or_absent_is_not_free() {
+    let server = Server::start(RULES);
+    let mut client = server.client();
+    let costs = |costs: &str| {
+        format!(r#"{{"attributes": {{"ip": "192.0.2.1", "path": "/llm"}}, "costs": {{{costs}}}}}"#)
+    };
+    let paths = [
+        "/v1/check",
+        "/v1/peek",
+        "/v1/explain",
+        "/v1/acquire",
+        "/v1/reserve",
+    ];
+    for path in paths {
+        let refused = client.post(path, &costs(r#""tokns": 5"#));
+        let field = &refused.json()["field"];
+        assert_eq!(
+            (refused.status, field),
+            (400, &json!("costs.tokns")),
+            "{path}"
+        );
+        assert!(refused.body.contains("write tokens"), "{refused:?}");
+    }
+    let list = format!("[{}, {}]", costs(""), costs(r#""tokens": 1, "images": 0"#));
+    let refused = client.post("/v1/check", &list);
+    assert_eq!(refused.json()["field"], "[1].costs.images");
+    let mut left = |body: &str| client.post("/v1/check", body).json()["remaining"].clone();
+    assert_eq!(left(&costs("")), 999);
+    assert_eq!(left(&costs(r#""tokens": 9"#)), 990);
+    assert_eq!(
+        left(&costs(r#""tokens": 0"#)),
+        Value::Null,
+        "nothing is counted"
+    );
+}
+
+/// `/login/?x=1` and `post` missed the rule, and passed.
+#[test]
+fn a_path_has_one_form_whoever_writes_it() {
+    let rules = "
+version: 1
+rules: [{ name: login, match: { path: /login/, method: POST }, by: path, rate: 5/hour, algorithm: fixed-window }]
+";
+    let server = Server::start(rules);
+    let mut client = server.client();
+    let mut check = |path: &str, method: &str| {
+        let body = json!({"attributes": {"path": path, "method": method}});
+        client.post("/v1/check", &body.to_string()).json()
+    };
+    for (used, path) in ["/login", "/login/?x=1", "//login/", "/%6cogin"]
+        .iter()
+        .enumerate()
+    {
+        assert_eq!(check(path, "post")["remaining"], json!(4 - used), "{path}");
+    }
+    assert_eq!(
+        check("/Login", "POST")["rule"],
+        Value::Null,
+        "case is significant"
+    );
+    let asked = [
+        ("x-original-uri", "/login/?y"),
+        ("x-original-method", "POST"),
+    ];
+    assert_eq!(
+        server
+            .client()
+            .request("GET", "/v1/auth", &asked, "")
+            .status,
+        200
+    );
+    assert_eq!(check("/login", "POST")["error"], "rate_limit_exceeded");
+    assert_eq!(check("/a/..;x/login", "POST")["field"], "attributes.path");
+}
+
 #[test]
 fn asking_costs_nothing_by_peek_or_by_a_cost_of_zero() {
     let server = Server::start(RULES);

@@ -122,13 +122,14 @@ fn what_is_no_reservation_is_refused_with_its_field() {
     assert_eq!(client.post("/v1/refund", &swapped).status, 400);
     assert_eq!(client.post("/v1/reserve", ask).status, 400, "no receipt");
     assert_eq!(client.request("GET", "/v1/reserve", &[], "").status, 405);
-    // Whoever no rule applies to is not charged, and need not know.
+    // A unit that no rule counts is probably misspelt.
     let images = r#"{"attributes": {"user": "ada"}, "costs": {"images": 2}}"#;
-    let nobody = token(&client.post("/v1/reserve", images));
-    let used = json!({"reservation": nobody, "costs": {"images": 1}}).to_string();
-    assert_eq!(client.post("/v1/settle", &used).json()["settled"], "done");
-    let used = used.replace("images", "tokens");
-    assert_eq!(client.post("/v1/settle", &used).status, 400, "not reserved");
+    let refused = client.post("/v1/reserve", images);
+    let field = &refused.json()["field"];
+    assert_eq!((refused.status, field), (400, &json!("costs.images")));
+    // One that is charged without being named can be settled.
+    let unnamed = token(&client.post("/v1/reserve", r#"{"attributes": {"user": "ada"}}"#));
+    assert_eq!(settle(&mut client, &unnamed, 7), "done");
 }
 
 #[test]

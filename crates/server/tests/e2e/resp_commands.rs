@@ -225,7 +225,7 @@ fn rules_decide_as_they_do_over_http() {
         "version: 1
 rules:
   - {{ name: api, match: {{ path: /api/** }}, by: api_key|ip, rate: 3/{unit}, algorithm: fixed-window }}
-  - {{ name: tokens, by: ip, unit: tokens, rate: 100/{unit}, algorithm: fixed-window }}
+  - {{ name: tokens, match: {{ path: /llm }}, by: ip, unit: tokens, rate: 100/{unit}, algorithm: fixed-window }}
 block: [198.51.100.7]
 ",
         unit = unit()
@@ -262,9 +262,18 @@ block: [198.51.100.7]
     for line in [peek.to_owned(), format!("{ask} WITH COST 0")] {
         assert_eq!(redis.ask(&line).field("remaining"), &Value::Integer(1));
     }
-    let spent = redis.ask("TG.CHECK ip 203.0.113.9 WITH COSTS tokens 90");
+    let spent = redis.ask("TG.CHECK ip 203.0.113.9 path /llm/?x=1 WITH COSTS tokens 90");
     assert_eq!(spent.field("remaining"), &Value::Integer(10));
-    let never = redis.ask("TG.CHECK ip 203.0.113.9 WITH COSTS tokens 101");
+    let unnamed = redis.ask("TG.CHECK ip 203.0.113.9 path /llm");
+    assert_eq!(unnamed.field("remaining"), &Value::Integer(9));
+    for verb in ["TG.CHECK", "TG.PEEK"] {
+        let misspelt = redis.ask(&format!(
+            "{verb} ip 203.0.113.9 path /llm WITH COSTS tokns 9"
+        ));
+        let told = "ERR COSTS 'tokns': unknown unit, no rule counts it; write tokens";
+        assert_eq!(misspelt, Value::Error(told.to_owned()));
+    }
+    let never = redis.ask("TG.CHECK ip 203.0.113.9 path /llm WITH COSTS tokens 101");
     assert_eq!(never.field("allowed"), &Value::Integer(0));
     assert_eq!(never.field("retry_after_ms"), &Value::Integer(-1));
     let blocked = redis.ask("TG.CHECK ip 198.51.100.7");

@@ -236,8 +236,7 @@ impl<S: Store> View<'_, S> {
         lasts: Nanos,
     ) -> String {
         let limiter = self.limiter;
-        let units = request.costs.iter().map(|(unit, _)| unit.as_ref());
-        let receipt = Receipt::of_reservation(decision, id, lasts, units);
+        let receipt = Receipt::of_reservation(decision, id, lasts, units(request, decision));
         let token = receipt.seal(&limiter.keys.load().secret);
         let due = limiter.clock.now().plus(lasts);
         if !receipt.is_of_nothing() {
@@ -252,6 +251,17 @@ impl<S: Store> View<'_, S> {
         limiter.notice(&Event::Reservation(ReservationStep::Reserved));
         token
     }
+}
+
+/// The units that can be settled: those that the request names, and those that rules charged because it
+/// did not.
+fn units<'d>(request: &'d Request<'_>, decision: &'d Decision) -> impl Iterator<Item = &'d str> {
+    let named = request.costs.iter().map(|(unit, _)| unit.as_ref());
+    let mut charged: Vec<&str> = decision.limits().filter_map(|l| l.rule.unit()).collect();
+    charged.sort_unstable();
+    charged.dedup();
+    charged.retain(|unit| !request.costs.iter().any(|(named, _)| named == unit));
+    named.chain(charged).take(MOST_UNITS)
 }
 
 /// What cannot be settled must not be charged.

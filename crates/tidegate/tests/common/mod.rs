@@ -40,7 +40,7 @@ pub(crate) fn request(words: &str) -> Request<'_> {
         if let Some((unit, cost)) = word.split_once(':')
             && let Ok(cost) = cost.parse()
         {
-            request.costs.push((unit.into(), Cost::new(cost).unwrap()));
+            request.costs.push((unit.into(), Cost::new(cost)));
             continue;
         }
         let (name, value) = word.split_once('=').expect("words are name=value");

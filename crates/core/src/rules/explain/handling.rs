@@ -10,7 +10,7 @@ use crate::rules::model::{Rates, Rule};
 use crate::rules::rate::{Rate, parse_rate};
 use crate::rules::shedding::{Part, Soft};
 use crate::store::Counting;
-use crate::units::Nanos;
+use crate::units::{Cost, Nanos};
 
 /// How a rule handles one request, apart from its rates.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,6 +25,29 @@ pub struct Handling {
     pub soft: Option<Soft>,
     /// How many may be open at once.
     pub concurrent: Option<Concurrent>,
+    /// What the request costs, where the rule counts in a unit.
+    pub unit_cost: Option<UnitCost>,
+}
+
+/// What a request costs in the unit of a rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnitCost {
+    /// The unit.
+    pub unit: Box<str>,
+    /// How much of it.
+    pub cost: u64,
+    /// Whether the request says so, or what is absent counts as one.
+    pub stated: bool,
+}
+
+impl UnitCost {
+    fn of(unit: &str, request: &Request<'_>) -> Self {
+        UnitCost {
+            unit: unit.into(),
+            cost: request.cost_in(Some(unit)).map_or(0, Cost::get),
+            stated: request.costs.iter().any(|(named, _)| named == unit),
+        }
+    }
 }
 
 /// A rate of which units are drawn in advance.
@@ -70,6 +93,7 @@ impl Handling {
             }),
             soft: rule.soft,
             concurrent: rule.concurrent,
+            unit_cost: rule.unit().map(|unit| UnitCost::of(unit, request)),
         }
     }
 }
@@ -90,6 +114,14 @@ fn leased(limit: &Limit, written: &str) -> Option<Leased> {
 /// A line for each thing that is not as usual.
 impl fmt::Display for Handling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(UnitCost { unit, cost, stated }) = &self.unit_cost {
+            let absent = if *stated {
+                ""
+            } else {
+                ", because the request names no cost in it"
+            };
+            write!(f, "\n  cost: {cost} {unit}{absent}")?;
+        }
         if let Some(ceiling) = &self.ceiling {
             write!(f, "\n  priority: {ceiling}")?;
         }

@@ -12,7 +12,6 @@
 //! headers only those are read that a rule names as `header.NAME`, and each may come once; whatever else
 //! a client sends cannot get its request rejected.
 
-use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -20,12 +19,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
 use tidegate::identity::Trusted;
 use tidegate::identity::forwarded::{self, Chain};
-use tidegate_core::request::{Edge, PRIORITY, Priority, Request};
+use tidegate_core::request::{
+    Edge, PRIORITY, Priority, Request, normal_host, normal_method, normal_path,
+};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::units::Nanos;
 
 use super::credentials::{KeyHeader, api_key};
-use super::path::normalise;
 use crate::address::Place;
 use crate::edges::http::digested;
 use crate::edges::http::wire::{BadInput, LONGEST_VALUE};
@@ -40,6 +40,8 @@ pub(crate) struct Reading {
     trusted: Trusted,
     /// Headers that rules name, with the attribute each is.
     headers: Vec<(HeaderName, String)>,
+    /// Whether a rule looks at the path as it was sent.
+    raw_path: bool,
 }
 
 impl Reading {
@@ -48,7 +50,9 @@ impl Reading {
         let loopback = ["127.0.0.0/8", "::1/128"];
         let loopback = loopback.map(|net| net.parse::<IpNet>().expect("a network"));
         let named = rules.identity().trusted_proxies.iter().copied();
-        let headers = rules.attributes().into_iter().filter_map(|attribute| {
+        let attributes = rules.attributes();
+        let raw_path = attributes.contains("raw_path");
+        let headers = attributes.into_iter().filter_map(|attribute| {
             let name = attribute.strip_prefix("header.")?;
             Some((name.parse().ok()?, attribute.to_owned()))
         });
@@ -56,6 +60,7 @@ impl Reading {
             rules: Arc::clone(rules),
             trusted: Trusted::new(loopback.into_iter().chain(named)),
             headers: headers.collect(),
+            raw_path,
         }
     }
 
@@ -138,16 +143,22 @@ pub(crate) fn request<'a>(
         patience: Some(Nanos::ZERO),
         ..Request::default()
     };
-    let path = normalise(told.target)?;
+    let path = normal_path(told.target).map_err(|wrong| fault("path", &wrong.to_string()))?;
     if path.len() > LONGEST_VALUE {
         return Err(fault("path", TOO_LONG));
     }
     request = request.with("path", path);
+    if reading.raw_path {
+        if told.target.len() > LONGEST_VALUE {
+            return Err(fault("raw_path", TOO_LONG));
+        }
+        request = request.with("raw_path", told.target);
+    }
     if let Some(method) = told.method {
-        request = request.with("method", method);
+        request = request.with("method", normal_method(method));
     }
     if let Some(host) = told.host {
-        request = request.with("host", host_name(host));
+        request = request.with("host", normal_host(host));
     }
     if let Some(priority) = options.priority {
         request = request.with(PRIORITY, priority.name());
@@ -227,19 +238,6 @@ fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Bad
     }
     let text = std::str::from_utf8(value.as_bytes());
     text.map(Some).map_err(|_| fault(name, "not UTF-8"))
-}
-
-fn host_name(host: &str) -> Cow<'_, str> {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let name = name.strip_suffix('.').unwrap_or(name);
-    if name.bytes().any(|b| b.is_ascii_uppercase()) {
-        Cow::Owned(name.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(name)
-    }
 }
 
 pub(super) fn fault(field: &str, reason: &str) -> BadInput {

@@ -6,7 +6,7 @@
 
 use tidegate::identity::ip;
 use tidegate_core::described::{Described, Hits};
-use tidegate_core::request::{Edge, Request};
+use tidegate_core::request::{Edge, Request, normal_name, normal_value};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::units::{Cost, Nanos};
 
@@ -29,8 +29,7 @@ pub(super) fn request<'a>(described: &'a Described<'_>) -> Request<'a> {
             "remote_address" | "ip" => request.ip = request.ip.or_else(|| ip::parse(value).ok()),
             "api_key" if request.api_key.is_some() || value.is_empty() => {}
             "api_key" => request.api_key = Some(digested(value)),
-            name if request.text(name).is_some() => {}
-            name => request.attributes.push((name.into(), (&**value).into())),
+            name => add(&mut request, name, value),
         }
     }
     if request.text("domain").is_none() {
@@ -52,6 +51,18 @@ pub(super) fn contradicting_keys(described: &Described<'_>, rules: &RuleSet) -> 
     };
     keys.any(|other| other != first)
         && (rules.has_lists() || rules.attributes().contains("api_key"))
+}
+
+/// Adds an attribute in normal form, unless it has a value already. An ambiguous path is resolved, because
+/// Envoy lets a request pass whose call is rejected.
+fn add<'a>(request: &mut Request<'a>, name: &'a str, value: &'a str) {
+    let name = normal_name(name.into());
+    if request.text(&name).is_some() {
+        return;
+    }
+    let value = normal_value(&name, value.into());
+    let value = value.unwrap_or_else(|ambiguous| ambiguous.resolved.into());
+    request.attributes.push((name, value));
 }
 
 /// What the most expensive of the descriptors costs; nothing if none of them is charged.
@@ -116,6 +127,23 @@ mod tests {
         assert!(!contradicting_keys(&two, &by_ip));
         let same = described(&[&[("api_key", "a")], &[("api_key", "a"), ("api_key", "")]]);
         assert!(!contradicting_keys(&same, &by_key));
+    }
+
+    #[test]
+    fn attributes_have_their_normal_form() {
+        let described = described(&[&[
+            ("path", "/login/?x=1"),
+            ("method", "post"),
+            ("header.X-Team", "Red"),
+            ("raw_path", "/login/?x=1"),
+        ]]);
+        let request = request(&described);
+        assert_eq!(request.text("path"), Some("/login"));
+        assert_eq!(request.text("method"), Some("POST"));
+        assert_eq!(request.text("header.x-team"), Some("Red"));
+        assert_eq!(request.text("raw_path"), Some("/login/?x=1"));
+        let ambiguous = self::described(&[&[("path", "/a/..;x/login")]]);
+        assert_eq!(super::request(&ambiguous).text("path"), Some("/login"));
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The attributes of a request, whichever reader and whichever edge finds them.
+//! The attributes of a request, whichever reader and whichever edge finds them: bounded, each given once,
+//! and in normal form.
 
 use std::borrow::Cow;
 
 use tidegate::identity::{Digest, ip};
-use tidegate_core::request::{ApiKey, Request};
+use tidegate_core::request::{ApiKey, Request, normal_name, normal_value};
 
 use super::wire::{LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES};
 
@@ -48,19 +49,25 @@ impl<'r, 'b> Attributes<'r, 'b> {
                 // An empty key is what a missing header looks like after a template.
                 request.api_key = (!value.is_empty()).then(|| digested(&value));
             }
-            "ip" | "api_key" => return Err("given twice".to_owned()),
-            text if request.text(text).is_some() => return Err("given twice".to_owned()),
+            "ip" | "api_key" => return Err(TWICE.to_owned()),
             other => {
                 // No rule would find the client by such a name, and no list its key.
                 if let Some(known) = identity_name(other) {
                     return Err(format!("write `{known}`"));
                 }
+                let name = normal_name(name);
+                if request.text(&name).is_some() {
+                    return Err(TWICE.to_owned());
+                }
+                let value = normal_value(&name, value).map_err(|wrong| wrong.to_string())?;
                 request.attributes.push((name, value));
             }
         }
         Ok(())
     }
 }
+
+const TWICE: &str = "given twice";
 
 /// The attribute of identity that `name` differs from in case only.
 fn identity_name(name: &str) -> Option<&'static str> {

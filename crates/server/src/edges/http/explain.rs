@@ -2,7 +2,9 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use tidegate_core::rules::{Entry, Explanation, Handling, Listed, Mode, RuleView, Standing};
+use tidegate_core::rules::{
+    Entry, Explanation, Handling, Listed, Mode, RuleView, Standing, UnitCost,
+};
 use tidegate_core::units::Nanos;
 
 use super::error::{Refusal, json_answer};
@@ -92,6 +94,9 @@ fn handling(handling: &Handling, told: &mut Value) {
             json!({"lasts_ms": ms(leased.lasts), "written_burst": leased.burst, "usable": leased.left})
         });
         told["leases"] = leases.collect();
+    }
+    if let Some(UnitCost { unit, cost, stated }) = &handling.unit_cost {
+        told["cost"] = json!({"unit": unit, "cost": cost, "stated": stated});
     }
     if let Some(ceiling) = &handling.ceiling {
         let limits = ceiling.units.iter();

@@ -177,7 +177,7 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
             }
             trace.at("");
         }
-        if cost == Some(0) && !request.costs.is_empty() {
+        if cost == Some(0) && request.costs.iter().any(|(_, cost)| cost.is_some()) {
             trace.at("cost");
             return Err(A::Error::custom(
                 "0 asks without charging, but costs says what to charge; leave one of them out",
@@ -276,11 +276,12 @@ impl<'de> Visitor<'de> for Costs<'_> {
     }
 }
 
-/// What is to be charged: a unit that costs nothing is not.
-pub(super) fn charged<'de>(costs: Vec<(Cow<'de, str>, u64)>) -> Vec<(Cow<'de, str>, Cost)> {
+/// What is to be charged: of a unit that costs 0, nothing.
+pub(super) fn charged<'de>(costs: Vec<(Cow<'de, str>, u64)>) -> Vec<(Cow<'de, str>, Option<Cost>)> {
     let costs = costs.into_iter();
-    let costs = costs.filter_map(|(unit, units)| Some((unit, Cost::new(units)?)));
-    costs.collect()
+    costs
+        .map(|(unit, units)| (unit, Cost::new(units)))
+        .collect()
 }
 
 /// Text, borrowed from the body unless it holds escapes.

@@ -9,6 +9,7 @@ use tidegate_core::request::Edge;
 use super::error::{Refusal, json_answer};
 use super::reserve_wire::{reserving, settling};
 use super::serve::{decided, no_store};
+use super::units;
 use super::wire::BadInput;
 use crate::ids::Id;
 use crate::net::connection::Answer;
@@ -22,6 +23,7 @@ pub(super) async fn reserve(
     body: &[u8],
 ) -> Result<Answer, Refusal> {
     let asked = reserving(body)?;
+    units::check(service, &asked.request)?;
     let reserved = service.reserve(asked.request, asked.lasts).await;
     let reserved = reserved.map_err(no_store)?;
     let mut context = service.context(id, style);

@@ -185,7 +185,7 @@ mod tests {
         let asked = reserving(body).unwrap();
         assert_eq!(asked.request.text("user"), Some("ada"));
         assert_eq!(asked.request.cost, Cost::new(2));
-        assert_eq!(asked.request.costs[0].1.get(), 1500);
+        assert_eq!(asked.request.costs[0].1, Cost::new(1500));
         assert_eq!(asked.lasts, Nanos::from_secs(5));
         assert_eq!(reserving(b"{}").unwrap().lasts, USUAL);
     }

@@ -17,7 +17,7 @@ use tidegate_core::store::{Refunded, Store, StoreError};
 
 use super::error::{Refusal, json_answer};
 use super::wire::{self, Ask, Asked, Asks, BadInput, Wish};
-use super::{explain, reserve, slots};
+use super::{explain, reserve, slots, units};
 use crate::address::Place;
 use crate::drain::Phase;
 use crate::edges::{auth, envoy};
@@ -259,7 +259,9 @@ async fn ask(
     style: BodyStyle,
     body: &Bytes,
 ) -> Result<Answer, Refusal> {
-    match wire::asked(body)? {
+    let asked = wire::asked(body)?;
+    units::check_all(service, &asked)?;
+    match asked {
         Asked::One(_) if body.len() > body::SMALL => Err(too_large()),
         asked if verb == Verb::Explain => explain::answer(service, id, asked),
         Asked::One(ask) => one(service, id, verb, style, *ask, body).await,

@@ -10,6 +10,7 @@ use tidegate_core::request::Edge;
 
 use super::error::{Refusal, json_answer};
 use super::serve::{decided, no_store};
+use super::units;
 use super::wire::{self, BadInput};
 use crate::ids::Id;
 use crate::net::connection::Answer;
@@ -23,6 +24,7 @@ pub(super) async fn acquire(
     body: &[u8],
 ) -> Result<Answer, Refusal> {
     let asked = wire::acquire(body)?;
+    units::check(service, &asked.request)?;
     let (lasts, receipt) = (asked.lasts, asked.receipt);
     let acquired = service.open(asked.request, lasts).await;
     let mut context = service.context(id, style);

@@ -146,6 +146,7 @@ pub(super) fn read<'b, S: DeserializeSeed<'b>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_core::units::Cost;
     use tidegate_mutations::{Attack, Numbers, inputs};
 
     fn fault(body: &str) -> String {
@@ -172,14 +173,34 @@ mod tests {
         assert!(matches!(request.attributes[0].1, Cow::Borrowed("/a")));
         assert_eq!(request.text("q"), Some("x\ny"));
         assert_eq!(request.cost.unwrap().get(), 3);
-        assert_eq!(
-            request.costs.len(),
-            1,
-            "a unit that costs nothing is not charged"
-        );
+        let costs = [("tokens".into(), Cost::new(7)), ("none".into(), None)];
+        assert_eq!(request.costs, costs, "a unit that costs 0 is not charged");
         assert!(ask.wish.receipt && !ask.wish.peek);
         let digest = request.api_key.unwrap().digest;
         assert_eq!(digest[..3], [0x6a, 0xb9, 0xf1], "sha256 of k1");
+    }
+
+    #[test]
+    fn attributes_are_brought_into_their_normal_form() {
+        for path in [
+            "/login",
+            "/login/?x=1",
+            "//login",
+            "/%6cogin",
+            "/login\\u002f",
+        ] {
+            let body = format!(
+                r#"{{"attributes": {{"path": "{path}", "method": "post", "header.X-Team": "Red",
+                    "host": "API.Example.com:443", "raw_path": "{path}"}}}}"#
+            );
+            let request = one(&body).request;
+            assert_eq!(request.text("path"), Some("/login"), "{path}");
+            assert_eq!(request.text("method"), Some("POST"));
+            assert_eq!(request.text("host"), Some("api.example.com"));
+            assert_eq!(request.text("header.x-team"), Some("Red"));
+            let raw = request.text("raw_path").unwrap().replace('/', "");
+            assert_eq!(raw, path.replace(['/', '\\'], "").replace("u002f", ""));
+        }
     }
 
     #[test]
@@ -248,6 +269,14 @@ mod tests {
             (
                 r#"{"attributes": {"a": "1", "a": "2"}}"#,
                 "attributes.a: given twice",
+            ),
+            (
+                r#"{"attributes": {"header.A": "1", "header.a": "2"}}"#,
+                "attributes.header.a: given twice",
+            ),
+            (
+                r#"{"attributes": {"path": "/a/..;x/b"}}"#,
+                "attributes.path: `..` beside `;`",
             ),
             (
                 r#"{"attributes": {"": "1"}}"#,

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use tidegate_core::algorithms::Retry;
 use tidegate_core::engine::{Decision, Fate};
 use tidegate_core::request::{Edge, Request};
+use tidegate_core::rules::RuleSet;
 use tidegate_core::units::{Cost, Nanos};
 
 use super::reply::{self, Protocol, echoed, signed};
@@ -66,7 +67,6 @@ fn options<'b>(
     request: &mut Request<'b>,
 ) -> Result<Wish, String> {
     let (mut cost, mut receipt) = (None, false);
-    let mut units: Vec<Cow<'b, str>> = Vec::new();
     while let Some(word) = words.next() {
         if word.eq_ignore_ascii_case(b"RECEIPT") {
             receipt = true;
@@ -83,18 +83,15 @@ fn options<'b>(
             let wrong = |reason: String| format!("ERR COSTS '{shown}': {reason}");
             let unit = text(unit).map_err(wrong)?;
             check_name(&unit).map_err(wrong)?;
-            if units.len() == MOST_COSTS {
+            if request.costs.len() == MOST_COSTS {
                 return Err(format!("ERR more than {MOST_COSTS} units"));
             }
-            if units.contains(&unit) {
+            if request.costs.iter().any(|(known, _)| *known == unit) {
                 return Err(wrong("given twice".to_owned()));
             }
             let needed = || wrong("needs a whole number, 0 or more".to_owned());
             let spent = number(words.next()).ok_or_else(needed)?;
-            units.push(unit.clone());
-            request
-                .costs
-                .extend(Cost::new(spent).map(|spent| (unit, spent)));
+            request.costs.push((unit, Cost::new(spent)));
         } else {
             let shown = echoed(&word);
             return Err(format!(
@@ -103,7 +100,7 @@ fn options<'b>(
         }
     }
     let peek = cost == Some(0);
-    if peek && !request.costs.is_empty() {
+    if peek && request.costs.iter().any(|(_, cost)| cost.is_some()) {
         return Err("ERR COST 0 asks without charging, which costs in units would".to_owned());
     }
     request.cost = cost.and_then(Cost::new);
@@ -130,6 +127,13 @@ fn number(word: Option<Cow<'_, [u8]>>) -> Option<u64> {
     let digits = word.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(&word).ok()?;
     digits.then(|| text.parse().ok())?
+}
+
+/// What is wrong with the first unit of `request` that the rules do not know.
+pub(super) fn unknown_unit(rules: &RuleSet, request: &Request<'_>) -> Option<String> {
+    let unknown = rules.unknown_unit(request)?;
+    let shown = echoed(unknown.unit.as_bytes());
+    Some(format!("ERR COSTS '{shown}': {unknown}"))
 }
 
 /// Writes what was decided.
@@ -214,7 +218,7 @@ mod tests {
         assert_eq!(request.ip, Some("203.0.113.9".parse().unwrap()));
         let digest = request.api_key.unwrap().digest;
         assert_eq!(digest[..3], [0x6a, 0xb9, 0xf1], "sha256 of k1");
-        assert_eq!(request.text("path"), Some("WITH"));
+        assert_eq!(request.text("path"), Some("/WITH"), "in normal form");
         assert_eq!(request.text("with"), Some("WITH"));
         assert_eq!(request.cost.map(Cost::get), Some(3));
         assert_eq!(request.costs.len(), 1);

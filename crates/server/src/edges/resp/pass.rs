@@ -193,7 +193,7 @@ impl<'b> Pass<'_, 'b> {
         if !self.throttles.is_empty() {
             self.flush().await;
         }
-        match ask::read(arguments) {
+        match self.read(arguments) {
             Ok(ask) if ask.wish.peek => {
                 self.flush().await;
                 self.look(ask.request).await;
@@ -209,6 +209,17 @@ impl<'b> Pass<'_, 'b> {
                 reply::error(self.output, &told);
             }
         }
+    }
+
+    /// Reads a request whose units the rules know.
+    fn read(&self, arguments: Arguments<'b>) -> Result<Ask<'b>, String> {
+        let ask = ask::read(arguments)?;
+        if ask.request.costs.is_empty() {
+            return Ok(ask);
+        }
+        let policy = self.resp.service().limiter.policy().load();
+        let unknown = ask::unknown_unit(&policy.rules, &ask.request);
+        unknown.map_or(Ok(ask), Err)
     }
 
     /// Decides what waits. At most one kind does.
@@ -283,7 +294,7 @@ impl<'b> Pass<'_, 'b> {
     }
 
     async fn peek(&mut self, arguments: Arguments<'b>) {
-        match ask::read(arguments) {
+        match self.read(arguments) {
             Ok(ask) => self.look(ask.request).await,
             Err(told) => reply::error(self.output, &told),
         }

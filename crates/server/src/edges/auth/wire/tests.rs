@@ -49,7 +49,7 @@ fn nginx_and_the_others_are_understood() {
     check(
         &[
             ("x-original-uri", "/a//b?c"),
-            ("x-original-method", "POST"),
+            ("x-original-method", "post"),
             ("x-original-host", "Example.com:8000"),
             ("x-forwarded-for", "192.0.2.1"),
             ("x-forwarded-host", "of the client"),

@@ -1,7 +1,7 @@
 //! One path for one resource, however it is written.
 //!
 //! A rule for `/login` must see `/login` when a client writes `//login`, `/login/`, `/x/../login`,
-//! `/%6cogin` or `/login;a=b`, because the service behind may. In order:
+//! `/%6cogin`, `/login;a=b` or `/login?x=1`, because the service behind may. In order:
 //!
 //! 1. `http://host` in front, and `?` or `#` and what follows, are dropped;
 //! 2. `%XX` of printable ASCII is decoded, once; others stay, with capital digits;
@@ -10,31 +10,91 @@
 //! 5. empty and `.` segments are dropped, also at the end; `..` takes the one before with it;
 //! 6. what is left starts with a slash and, unless it is only that, ends without one.
 //!
-//! Servers disagree most where `..` meets `;`, `\` or an encoded slash. Such a path is refused: no
-//! honest client sends one.
+//! Case is significant: `/Login` is another path than `/login`.
+//!
+//! Servers disagree most where `..` meets `;`, `\` or an encoded slash. Such a path is ambiguous: no
+//! honest client sends one, and edges that can reject a request reject it.
 
 use std::borrow::Cow;
 
-use super::wire::fault;
-use crate::edges::http::wire::BadInput;
+/// A path that servers read in different ways.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "`..` beside `;`, a backslash or an encoded slash means different things to different servers"
+)]
+pub struct AmbiguousPath {
+    /// The path as the steps above read it, for callers that cannot reject.
+    pub resolved: String,
+}
 
-/// The path of a request target, normalised.
-pub(crate) fn normalise(target: &str) -> Result<Cow<'_, str>, BadInput> {
+/// The path of a request target in normal form.
+///
+/// # Errors
+/// When servers read it in different ways.
+pub fn normal_path(target: &str) -> Result<Cow<'_, str>, AmbiguousPath> {
+    if let Some(path) = normal_start(target) {
+        return Ok(Cow::Borrowed(path));
+    }
     let path = without_origin(target);
     let end = path.find(['?', '#']).unwrap_or(path.len());
     let path = &path[..end];
-    if is_normal(path) {
-        return Ok(Cow::Borrowed(path));
-    }
     let decoded = decode(path);
     let odd = path.len() != decoded.len() && hides_slash(path);
+    let resolved = resolve(&decoded);
     if decoded.contains("..") && (odd || decoded.contains([';', '\\'])) {
-        return Err(fault(
-            "path",
-            "`..` beside `;`, a backslash or an encoded slash means different things to different servers",
-        ));
+        return Err(AmbiguousPath { resolved });
     }
-    Ok(Cow::Owned(resolve(&decoded)))
+    Ok(Cow::Owned(resolved))
+}
+
+/// The usual case: what stands before the query is in normal form and need not be copied.
+fn normal_start(target: &str) -> Option<&str> {
+    let mut last = 0;
+    let mut end = target.len();
+    for (at, byte) in target.bytes().enumerate() {
+        match byte {
+            b'?' | b'#' => {
+                end = at;
+                break;
+            }
+            b'%' | b'\\' | b';' => return None,
+            b'/' | b'.' if last == b'/' => return None,
+            _ => last = byte,
+        }
+    }
+    let absolute = target.starts_with('/');
+    let path = target.get(..end)?;
+    (absolute && (last != b'/' || end == 1)).then_some(path)
+}
+
+/// A pattern of paths in normal form: as [`normal_path`], with `*` left alone.
+///
+/// # Errors
+/// Says what it has that no path in normal form can match.
+pub(crate) fn normal_pattern(pattern: &str) -> Result<String, &'static str> {
+    if pattern.to_ascii_lowercase().contains("%2a") {
+        return Err("in which an encoded star stands beside a pattern; write `*` for it");
+    }
+    let decoded = decode(pattern);
+    if !decoded.contains(['/', '\\']) {
+        return Ok(decoded);
+    }
+    let mut segments = decoded.split(['/', '\\']);
+    let first = segments.next().unwrap_or_default();
+    let mut out = first.to_owned();
+    for segment in segments {
+        match segment.split(';').next().unwrap_or_default() {
+            "" | "." => {}
+            ".." => {
+                return Err("in which `..` stands beside a pattern; write the path it leads to");
+            }
+            segment => {
+                out.push('/');
+                out.push_str(segment);
+            }
+        }
+    }
+    Ok(out)
 }
 
 /// Whether a slash or backslash is written as `%2f` or `%5c`.
@@ -53,15 +113,6 @@ fn without_origin(target: &str) -> &str {
         return target;
     }
     rest.find(['/', '?', '#']).map_or("", |at| &rest[at..])
-}
-
-/// The usual case: nothing to do, nothing to copy.
-fn is_normal(path: &str) -> bool {
-    let bytes = path.as_bytes();
-    bytes.first() == Some(&b'/')
-        && !bytes.iter().any(|b| matches!(b, b'%' | b'\\' | b';'))
-        && !bytes.windows(2).any(|pair| matches!(pair, b"//" | b"/."))
-        && (bytes.len() == 1 || bytes.last() != Some(&b'/'))
 }
 
 fn decode(path: &str) -> String {
@@ -155,7 +206,7 @@ mod tests {
             ("/été/%41", "/été/A"),
         ];
         for (target, want) in cases {
-            assert_eq!(normalise(target).as_deref(), Ok(want), "{target}");
+            assert_eq!(normal_path(target).as_deref(), Ok(want), "{target}");
         }
     }
 
@@ -168,19 +219,42 @@ mod tests {
             r"/a\..\login",
             "/%2e%2e;/x",
         ] {
-            assert!(normalise(path).is_err(), "{path}");
+            assert!(normal_path(path).is_err(), "{path}");
         }
         assert!(
-            normalise("/a..b;c/d").is_err(),
+            normal_path("/a..b;c/d").is_err(),
             "a rare name, and safe to refuse"
         );
-        assert!(normalise("/a/../b").is_ok());
+        assert!(normal_path("/a/../b").is_ok());
+    }
+
+    #[test]
+    fn a_pattern_of_paths_has_the_same_form() {
+        for (pattern, want) in [
+            ("/api/**", "/api/**"),
+            ("/api/**/", "/api/**"),
+            ("//api//*/x/", "/api/*/x"),
+            ("/%61pi/./*", "/api/*"),
+            ("**/x/", "**/x"),
+            ("*.css", "*.css"),
+            ("/a;b/*", "/a/*"),
+        ] {
+            assert_eq!(normal_pattern(pattern).as_deref(), Ok(want), "{pattern}");
+        }
+        assert!(normal_pattern("/a/../*").is_err());
+        assert!(normal_pattern("/a%2A/*").is_err());
+    }
+
+    #[test]
+    fn an_ambiguous_path_is_resolved_for_those_who_cannot_reject_it() {
+        let ambiguous = normal_path("/a/..;x=1/login").unwrap_err();
+        assert_eq!(ambiguous.resolved, "/login");
     }
 
     #[test]
     fn a_plain_path_is_not_copied() {
         assert!(matches!(
-            normalise("/api/v1/search?q=1").unwrap(),
+            normal_path("/api/v1/search?q=1").unwrap(),
             Cow::Borrowed("/api/v1/search")
         ));
     }
@@ -199,7 +273,7 @@ mod tests {
                     .wrapping_add(1);
                 target.push_str(parts[(state >> 33) as usize % parts.len()]);
             }
-            let Ok(path) = normalise(&target) else {
+            let Ok(path) = normal_path(&target) else {
                 assert!(target.contains("..") || target.contains("%2e"), "{target}");
                 continue;
             };

@@ -1,0 +1,119 @@
+//! The normal form of attributes, the same for rules and for requests of every edge.
+//!
+//! | attribute | normal form |
+//! |---|---|
+//! | `path` | see [`normal_path`] |
+//! | `method` | upper case |
+//! | `host` | lower case, without port and final dot |
+//! | `header.NAME` | the name in lower case; the value as it is |
+//!
+//! Every other attribute is compared as it is sent. So a caller that means a path to be compared as
+//! it is sent gives it another name: `raw_path`.
+
+use std::borrow::Cow;
+
+use super::path::{AmbiguousPath, normal_path};
+
+/// The prefix of attributes that are headers.
+pub const HEADER: &str = "header.";
+
+/// The name of an attribute in normal form.
+pub fn normal_name(name: Cow<'_, str>) -> Cow<'_, str> {
+    if name.starts_with(HEADER) && name.bytes().any(|b| b.is_ascii_uppercase()) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        name
+    }
+}
+
+/// The value of the attribute `name` in normal form. Copies nothing that is in it already.
+///
+/// # Errors
+/// For a `path` that servers read in different ways.
+pub fn normal_value<'v>(name: &str, value: Cow<'v, str>) -> Result<Cow<'v, str>, AmbiguousPath> {
+    match name {
+        "path" => each_way(value, normal_path),
+        "method" => each_way(value, |text| Ok(normal_method(text))),
+        "host" => each_way(value, |text| Ok(normal_host(text))),
+        _ => Ok(value),
+    }
+}
+
+/// Brings a borrowed or an owned text into the form that `normal` gives it.
+fn each_way<'v>(
+    value: Cow<'v, str>,
+    normal: impl for<'t> Fn(&'t str) -> Result<Cow<'t, str>, AmbiguousPath>,
+) -> Result<Cow<'v, str>, AmbiguousPath> {
+    let text = match value {
+        Cow::Borrowed(text) => return normal(text),
+        Cow::Owned(text) => text,
+    };
+    let changed = match normal(&text)? {
+        Cow::Borrowed(same) if same.len() == text.len() => None,
+        other => Some(other.into_owned()),
+    };
+    Ok(Cow::Owned(changed.unwrap_or(text)))
+}
+
+/// A method in upper case.
+pub fn normal_method(method: &str) -> Cow<'_, str> {
+    if method.bytes().any(|b| b.is_ascii_lowercase()) {
+        Cow::Owned(method.to_ascii_uppercase())
+    } else {
+        Cow::Borrowed(method)
+    }
+}
+
+/// A host in lower case, without port and final dot.
+pub fn normal_host(host: &str) -> Cow<'_, str> {
+    let name = match host.rsplit_once(':') {
+        // More colons without brackets are an IPv6 address, which ends in no port.
+        Some((name, _)) if name.contains(':') && !name.ends_with(']') => host,
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
+    if name.bytes().any(|b| b.is_ascii_uppercase()) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(name: &str, value: &str, want: &str) {
+        for value in [value.into(), value.to_owned().into(), want.into()] {
+            let normal = normal_value(name, value);
+            assert_eq!(normal.as_deref(), Ok(want));
+        }
+    }
+
+    #[test]
+    fn methods_and_hosts_have_one_form_each() {
+        check("path", "/login/?x=1", "/login");
+        check("method", "post", "POST");
+        check("method", "POST", "POST");
+        check("host", "API.Example.com:8443", "api.example.com");
+        check("host", "example.com.", "example.com");
+        check("host", "[2001:DB8::1]:80", "[2001:db8::1]");
+        check("host", "[::1]", "[::1]");
+        check("host", "2001:db8::1", "2001:db8::1");
+    }
+
+    #[test]
+    fn other_attributes_are_compared_as_sent() {
+        check("raw_path", "/Login/?x=1", "/Login/?x=1");
+        check("user", "Ada", "Ada");
+        check("header.x-method", "post", "post");
+    }
+
+    #[test]
+    fn the_name_of_a_header_has_no_case() {
+        assert_eq!(normal_name("header.X-Client".into()), "header.x-client");
+        assert_eq!(normal_name("Team".into()), "Team");
+    }
+}

@@ -1,0 +1,50 @@
+//! Names that nothing declares: right, or misspelt so that nobody notices.
+
+use std::collections::BTreeSet;
+
+use crate::rules::fault::Warning;
+use crate::rules::model::{Rule, RuleKind};
+use crate::rules::set::RuleSet;
+
+/// Warns once of each name, at the first rule that uses it.
+pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
+    let mut seen = BTreeSet::new();
+    let native = |rule: &&Rule| rule.kind == RuleKind::Match;
+    for rule in set.rules().iter().filter(native) {
+        let undeclared = attributes(rule).filter(|name| !set.declared.knows_attribute(name));
+        for name in undeclared.filter(|name| seen.insert((*name).to_owned())) {
+            let message = format!(
+                "uses the attribute `{name}`, which is not declared: a caller that spells it \
+                 differently goes unnoticed; write `attributes: [{name}]` at the top"
+            );
+            warnings.push(super::warning(rule, message));
+        }
+    }
+    units(set, warnings);
+}
+
+/// Where some units are declared, all are meant to be.
+fn units(set: &RuleSet, warnings: &mut Vec<Warning>) {
+    if set.declared.units.is_empty() {
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for rule in set.rules() {
+        let unit = rule.unit.as_deref();
+        let undeclared = unit.filter(|unit| !set.declared.units.contains(*unit));
+        if let Some(unit) = undeclared.filter(|unit| seen.insert((*unit).to_owned())) {
+            let message = format!(
+                "counts in `{unit}`, which is not among the declared units; write it into `units` at \
+                 the top"
+            );
+            warnings.push(super::warning(rule, message));
+        }
+    }
+}
+
+/// Every attribute that a rule matches or counts by.
+fn attributes(rule: &Rule) -> impl Iterator<Item = &str> {
+    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
+    let matched = conditions.map(|condition| condition.attribute.name());
+    matched.chain(rule.by.names())
+}

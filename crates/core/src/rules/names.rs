@@ -1,0 +1,297 @@
+//! The names of attributes and units: which are known, and which are probably misspelt.
+//!
+//! A misspelt name is a rule that never applies or counts by something else, and nothing else would
+//! notice it. So a name that differs from a known one by case or by one edit is an error, unless the
+//! rules declare it. Other names may be right: `lint` asks to declare them.
+
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::fault::shown;
+use crate::request::{HEADER, PRIORITY, normal_name};
+
+/// Attributes that edges fill in or treat in a way of their own.
+const BUILT_IN: [&str; 9] = [
+    "ip", "user", "api_key", "path", "raw_path", "method", "host", "domain", PRIORITY,
+];
+
+/// Names that Envoy gives to the entries of its descriptors.
+const ENVOY: [&str; 6] = [
+    "generic_key",
+    "header_match",
+    "query_match",
+    "source_cluster",
+    "destination_cluster",
+    "masked_remote_address",
+];
+
+/// The name by which Envoy calls the client's address. Edges make it `ip`.
+const REMOTE_ADDRESS: &str = "remote_address";
+
+/// The most attributes, and the most units, that rules declare.
+pub(crate) const MAX_DECLARED: usize = 256;
+
+/// Names that the rules declare at their top.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Declared {
+    pub(crate) attributes: FxHashSet<Box<str>>,
+    pub(crate) units: FxHashSet<Box<str>>,
+}
+
+impl Declared {
+    /// Whether nothing can be wrong with the attribute `name`: it is built in or declared.
+    pub(crate) fn knows_attribute(&self, name: &str) -> bool {
+        name.starts_with(HEADER)
+            || BUILT_IN.contains(&name)
+            || ENVOY.contains(&name)
+            || self.attributes.contains(name)
+    }
+
+    /// What is wrong with the attribute `name`, if it is probably misspelt.
+    fn misspelt_attribute(&self, name: &str) -> Option<String> {
+        if self.knows_attribute(name) {
+            return None;
+        }
+        if name == REMOTE_ADDRESS {
+            return Some(format!(
+                "`{name}`, which is `ip` in rules; write `ip`, or declare it: `attributes: [{name}]`"
+            ));
+        }
+        let declared = self.attributes.iter().map(|known| &**known);
+        let known = BUILT_IN.into_iter().chain(ENVOY).chain(declared);
+        let near = nearest_name(name, known).map(str::to_owned);
+        let near = near.or_else(|| misspelt_header(name))?;
+        Some(misspelt(name, &near, "attributes"))
+    }
+}
+
+/// `Header.x-team` and `headers.x-team` are meant to be `header.x-team`.
+fn misspelt_header(name: &str) -> Option<String> {
+    let (prefix, header) = name.split_once('.')?;
+    let known = HEADER.trim_end_matches('.');
+    nearest_name(prefix, [known])?;
+    Some(format!("{HEADER}{}", header.to_ascii_lowercase()))
+}
+
+fn misspelt(name: &str, near: &str, field: &str) -> String {
+    let by = if name.eq_ignore_ascii_case(near) {
+        "case"
+    } else {
+        "one letter"
+    };
+    format!(
+        "`{name}`, which differs from `{near}` by {by}; write `{near}`, or declare it: `{field}: \
+         [{name}]`"
+    )
+}
+
+/// The names of attributes seen while rules are read, each checked and kept once.
+pub(crate) struct AttributeNames<'s> {
+    declared: &'s Declared,
+    seen: FxHashMap<Box<str>, Result<Arc<str>, String>>,
+}
+
+impl<'s> AttributeNames<'s> {
+    pub(crate) fn new(declared: &'s Declared) -> Self {
+        AttributeNames {
+            declared,
+            seen: FxHashMap::default(),
+        }
+    }
+
+    /// The attribute that a rule calls `name`, as requests carry it, or what is wrong with the name.
+    pub(crate) fn find(&mut self, name: &str) -> Result<Arc<str>, String> {
+        if let Some(seen) = self.seen.get(name) {
+            return seen.clone();
+        }
+        let found = attribute_name(name).and_then(|normal| {
+            let misspelt = self.declared.misspelt_attribute(&normal);
+            misspelt.map_or(Ok(normal), Err)
+        });
+        self.seen.insert(name.into(), found.clone());
+        found
+    }
+}
+
+/// The name of an attribute as requests carry it.
+pub(crate) fn attribute_name(name: &str) -> Result<Arc<str>, String> {
+    let bare_header = name.len() == HEADER.len() && name.eq_ignore_ascii_case(HEADER);
+    if !is_name(name) || bare_header || matches!(name, "global" | "not") {
+        return Err(format!(
+            "{}, which is no name of an attribute; write ip, user, api_key, path, method, \
+             header.NAME or a name of your own of letters, digits, `_`, `-` and `.`",
+            shown(name)
+        ));
+    }
+    Ok((&*normal_name(name.into())).into())
+}
+
+fn is_name(name: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+    !name.is_empty() && name.len() <= 100 && name.bytes().all(fits)
+}
+
+/// The units seen while rules are read.
+pub(crate) struct UnitNames<'s> {
+    declared: &'s Declared,
+    seen: FxHashMap<Box<str>, Arc<str>>,
+}
+
+impl<'s> UnitNames<'s> {
+    pub(crate) fn new(declared: &'s Declared) -> Self {
+        UnitNames {
+            declared,
+            seen: FxHashMap::default(),
+        }
+    }
+
+    /// The unit that a rule calls `name`, or what is wrong with the name. Of two units that are nearly
+    /// the same, one that is not declared is probably the other.
+    pub(crate) fn find(&mut self, name: &str) -> Result<Arc<str>, String> {
+        if let Some(seen) = self.seen.get(name) {
+            return Ok(Arc::clone(seen));
+        }
+        check_unit(name)?;
+        let declared = self.declared.units.iter();
+        let seen = self.seen.keys().take(MAX_DECLARED);
+        let mut known = declared.chain(seen).map(|known| &**known);
+        if !self.declared.units.contains(name)
+            && let Some(near) = nearest_name(name, &mut known)
+        {
+            return Err(misspelt(name, near, "units"));
+        }
+        let unit: Arc<str> = name.into();
+        self.seen.insert(name.into(), Arc::clone(&unit));
+        Ok(unit)
+    }
+}
+
+/// Whether a unit may be called `name`.
+pub(crate) fn check_unit(name: &str) -> Result<(), String> {
+    if is_name(name) && name != "requests" {
+        return Ok(());
+    }
+    Err(format!(
+        "{}, which is no unit; write a name such as tokens, or nothing to count requests",
+        shown(name)
+    ))
+}
+
+/// The first of the `known` names that differs from `name` by case, by one edit, or by both.
+pub(crate) fn nearest_name<'k>(
+    name: &str,
+    known: impl IntoIterator<Item = &'k str>,
+) -> Option<&'k str> {
+    let name = name.as_bytes();
+    let mut known = known.into_iter();
+    known.find(|known| within_one_edit(name, known.as_bytes()))
+}
+
+/// Whether one letter inserted, dropped, changed or swapped with the next turns `a` into `b`, whatever
+/// their case.
+fn within_one_edit(a: &[u8], b: &[u8]) -> bool {
+    if a.len().abs_diff(b.len()) > 1 {
+        return false;
+    }
+    let same = |(a, b): &(&u8, &u8)| a.eq_ignore_ascii_case(b);
+    let start = a.iter().zip(b).take_while(same).count();
+    let (a, b) = (&a[start..], &b[start..]);
+    let end = a.iter().rev().zip(b.iter().rev()).take_while(same).count();
+    let (a, b) = (&a[..a.len() - end], &b[..b.len() - end]);
+    match (a, b) {
+        ([a, c], [b, d]) => a.eq_ignore_ascii_case(d) && c.eq_ignore_ascii_case(b),
+        _ => a.len() <= 1 && b.len() <= 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(name: &str, want: Option<&str>) {
+        let declared = Declared {
+            attributes: ["org".into(), "id".into()].into_iter().collect(),
+            ..Declared::default()
+        };
+        let wrong = AttributeNames::new(&declared).find(name).err();
+        let meant = |near: &str| {
+            wrong
+                .as_deref()
+                .is_some_and(|w| w.contains(&format!("write `{near}`")))
+        };
+        match want {
+            None => assert_eq!(wrong, None, "{name}"),
+            Some(near) => assert!(meant(near), "{name} is {near}: {wrong:?}"),
+        }
+    }
+
+    #[test]
+    fn a_name_within_one_edit_of_a_known_one_is_misspelt() {
+        for (name, near) in [
+            ("IP", "ip"),
+            ("pi", "ip"),
+            ("ips", "ip"),
+            ("pth", "path"),
+            ("Path", "path"),
+            ("apth", "path"),
+            ("apikey", "api_key"),
+            ("apiKey", "api_key"),
+            ("api-key", "api_key"),
+            ("API_KEY", "api_key"),
+            ("usr", "user"),
+            ("methods", "method"),
+            ("orgs", "org"),
+            ("Org", "org"),
+            ("generic-key", "generic_key"),
+            ("remote_address", "ip"),
+            ("Header.X-Team", "header.x-team"),
+            ("headers.x-team", "header.x-team"),
+        ] {
+            check(name, Some(near));
+        }
+    }
+
+    #[test]
+    fn a_known_name_and_one_far_from_all_are_not() {
+        for name in [
+            "ip",
+            "user",
+            "path",
+            "raw_path",
+            "host",
+            "domain",
+            "priority",
+            "header.Pth",
+            "org",
+            "id",
+            "plan",
+            "tenant",
+            "account",
+            "generic_key",
+            "team.name",
+        ] {
+            check(name, None);
+        }
+    }
+
+    #[test]
+    fn two_units_that_are_nearly_the_same_must_be_declared() {
+        let undeclared = Declared::default();
+        let mut units = UnitNames::new(&undeclared);
+        assert!(units.find("tokens").is_ok() && units.find("images").is_ok());
+        assert!(
+            units
+                .find("token")
+                .is_err_and(|wrong| wrong.contains("write `tokens`"))
+        );
+        let declared = Declared {
+            units: ["tokens".into(), "token".into()].into_iter().collect(),
+            ..Declared::default()
+        };
+        let mut units = UnitNames::new(&declared);
+        assert!(units.find("tokens").is_ok() && units.find("token").is_ok());
+        assert!(units.find("Tokens").is_err());
+    }
+}
