@@ -256,6 +256,24 @@ impl Service {
         let now = second(self.clock.now());
         self.metrics.settle_lines(now, told_as_count);
     }
+
+    /// Logs, once for each set of rules, which of them no request has matched. To be called every few
+    /// seconds.
+    pub(crate) fn report_unmatched(&self) {
+        const MAX_NAMES: usize = 20;
+        let Some(unmatched) = self.metrics.take_unmatched() else {
+            return;
+        };
+        let (count, requests) = (unmatched.rules.len(), unmatched.requests);
+        let mut rules = unmatched.rules;
+        rules.truncate(MAX_NAMES);
+        warn!(
+            rules = rules.join(", "),
+            count,
+            requests,
+            "rules matched no request since they were loaded; tidegate explain says why"
+        );
+    }
 }
 
 fn second(at: Nanos) -> u32 {

@@ -64,6 +64,8 @@ pub struct Decision {
     pub(super) reports: SmallVec<[Report; 4]>,
     /// What the rules that stand for limits of a request's own point to. Nearly always nothing.
     pub(super) brought: Option<Box<[Brought]>>,
+    /// Positions of the rules that applied without a rate. Nearly always none.
+    pub(super) unlimited: Option<Box<[u32]>>,
 }
 
 /// A report with the rule and rate it is about.
@@ -159,6 +161,29 @@ impl Decision {
             .into_iter()
             .chain(others)
             .map(|report| self.view(report))
+    }
+
+    /// Positions of the rules that applied, without the one that binds. A rule comes once, unless several
+    /// descriptors lead to it.
+    pub fn matched_beside(&self) -> impl Iterator<Item = usize> {
+        let position = |report: &Report| report.origin.rule;
+        let binding = self.binding.and_then(|at| self.reports.get(at));
+        let mut last = binding.map(position);
+        let binding = last;
+        // The rates of one rule stand together.
+        let limited = self.reports.iter().map(position).filter(move |at| {
+            let again = last.replace(*at) == Some(*at) || binding == Some(*at);
+            !again
+        });
+        let unlimited = self.unlimited.as_deref().unwrap_or_default();
+        limited
+            .chain(unlimited.iter().copied())
+            .map(|at| at as usize)
+    }
+
+    /// Whether rules applied besides the one that binds: mostly one rule does, and binds.
+    pub fn has_matched_beside(&self) -> bool {
+        self.unlimited.is_some() || self.reports.len() > usize::from(self.binding.is_some())
     }
 
     /// The limits that only watch.

@@ -30,6 +30,8 @@ pub struct Plan<'r> {
     pub set: ChargeSet<'r>,
     /// Where each charge comes from, in the order of the set.
     pub origins: SmallVec<[Origin; 4]>,
+    /// Positions of the rules that apply and have no rate for this client.
+    pub unlimited: SmallVec<[u32; 2]>,
     /// A hash of who asks.
     pub client: u64,
     /// For callers that cannot wait: the longest delay they take.
@@ -97,6 +99,9 @@ pub fn charges<'r>(
         };
         let class = class_for(rule, request);
         let rates = rule.rates(class);
+        if rates.limits().is_empty() {
+            plan.unlimited.push(position);
+        }
         let priority = match rates.has_priorities() {
             true => request.priority(),
             false => Priority::default(),

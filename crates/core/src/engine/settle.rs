@@ -41,6 +41,7 @@ pub fn settle_listed(rules: Arc<RuleSet>, listed: Listed, client: u64, at: Nanos
         charge_id: None,
         reports: SmallVec::new(),
         brought: None,
+        unlimited: None,
     }
 }
 
@@ -57,6 +58,7 @@ pub fn settle(rules: Arc<RuleSet>, plan: &Plan<'_>, outcome: &Outcome, spent: Sp
         charge_id: (spent == Spent::IfAdmitted && outcome.admitted).then(OnceLock::new),
         reports: SmallVec::new(),
         brought: None,
+        unlimited: (!plan.unlimited.is_empty()).then(|| plan.unlimited.as_slice().into()),
     };
     // Made in their place: they are most of a decision.
     let reports = &mut decision.reports;

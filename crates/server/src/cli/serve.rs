@@ -49,6 +49,8 @@ const ADMIN_CONNECTIONS_PER_PEER: usize = 16;
 /// The store of ten million counters, some 4,000 tables, is swept in less than a minute, a few tables
 /// at a time so that no decision waits.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
+/// In sweeps: rules that no request matches are looked for every five seconds.
+const UNMATCHED_EVERY: u64 = 50;
 const SWEEP_TABLES: usize = 8;
 /// How often to look for reservations that nobody settled, and how long the store may take to hear of the
 /// last settlements when the service ends.
@@ -435,14 +437,17 @@ fn connections(settings: &Settings) -> usize {
         .min(usize::try_from(max).unwrap_or(usize::MAX))
 }
 
-/// Tells the counts of the log and whether durable charges are safe, and frees counters that have
-/// nothing left to tell.
+/// Logs counts, rules that no request matches and whether durable charges are safe, and frees counters
+/// that have nothing left to tell.
 async fn keep_house(service: Arc<Service>) {
     let mut tick = tokio::time::interval(SWEEP_EVERY);
     let mut told = None;
-    loop {
+    for ticks in 0_u64.. {
         tick.tick().await;
         service.settle_lines();
+        if ticks % UNMATCHED_EVERY == 0 {
+            service.report_unmatched();
+        }
         let store = service.limiter.store();
         store.sweep(SWEEP_TABLES);
         store.tell_safety(&mut told);

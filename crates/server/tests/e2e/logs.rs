@@ -10,6 +10,35 @@ use crate::server::{BINARY, Server};
 const RULES: &str =
     "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour, algorithm: fixed-window }\n";
 
+/// A rule whose match is misspelt applied to nothing, and nothing said so.
+#[test]
+fn a_rule_that_no_request_matches_is_logged_once_and_counted() {
+    let rules = "version: 1\nrules:\n  - { name: used, by: ip, rate: 1000000/hour }\n  - { name: idle, match: { path: /lgoin }, by: ip, rate: 1/hour }\n";
+    let server = Server::start(rules);
+    let item = ask("192.0.2.1", "/login");
+    let list = format!("[{}]", vec![&*item; 1_000].join(","));
+    for _ in 0..10 {
+        assert_eq!(server.post("/v1/check", &list).status, 200);
+    }
+    let is_about = |line: &serde_json::Value| {
+        let message = line["message"].as_str().unwrap_or_default();
+        message.starts_with("rules matched no request")
+    };
+    server.wait_log(is_about);
+    for (rule, matches) in [("used", 10_000), ("idle", 0)] {
+        let series = format!(r#"tidegate_rule_matches_total{{rule="{rule}"}}"#);
+        assert_eq!(server.metric(&series), matches, "{rule}");
+    }
+    server.signal("TERM");
+    let (_, log) = server.wait_end();
+    let lines: Vec<_> = log.iter().filter(|line| is_about(line)).collect();
+    assert_eq!(lines.len(), 1);
+    assert_eq!(
+        (&lines[0]["rules"], &lines[0]["count"]),
+        (&"idle".into(), &1.into())
+    );
+}
+
 #[test]
 fn a_flood_of_denials_is_a_hundred_lines_a_second_and_exact_counts() {
     let server = Server::start(RULES);

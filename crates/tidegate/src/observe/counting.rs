@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use tidegate_core::algorithms::Verdict;
-use tidegate_core::engine::{Decision, Fate, LimitView};
+use tidegate_core::engine::{Decision, Fate};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::request::Edge;
 use tidegate_core::rules::RuleSet;
@@ -16,12 +16,14 @@ use tidegate_core::units::Nanos;
 
 use super::metrics::Metrics;
 use super::series::{Outcome, RuleSeries};
+use super::unmatched::AtLoad;
 
 /// A rule set and its series.
 #[derive(Debug)]
 pub(super) struct Loaded {
-    rules: Arc<RuleSet>,
-    series: Box<[Arc<RuleSeries>]>,
+    pub(super) rules: Arc<RuleSet>,
+    pub(super) series: Box<[Arc<RuleSeries>]>,
+    pub(super) at_load: AtLoad,
 }
 
 impl Metrics {
@@ -29,13 +31,18 @@ impl Metrics {
     pub fn load(&self, rules: &Arc<RuleSet>) {
         let names = rules.rules().iter().map(|rule| rule.name().as_str());
         let series = self.find(names);
-        let rules = Arc::clone(rules);
-        self.loaded.store(Some(Arc::new(Loaded { rules, series })));
+        let loaded = Loaded {
+            at_load: AtLoad::of(&series, self.none()),
+            rules: Arc::clone(rules),
+            series,
+        };
+        self.loaded.store(Some(Arc::new(loaded)));
     }
 
     /// Calls `with` on the series of the rule that binds a decision.
     pub fn with_binding<T>(&self, decision: &Decision, with: impl FnOnce(&RuleSeries) -> T) -> T {
-        self.with_rule(decision, decision.binding().as_ref(), with)
+        let position = decision.binding().map(|limit| limit.position);
+        self.with_rule(decision, position, with)
     }
 
     /// Calls `with` on the series of a rule.
@@ -43,19 +50,23 @@ impl Metrics {
         with(&self.find_one(Some(rule)))
     }
 
+    /// Calls `with` on the series of the rule at `position`, or of `none`.
     fn with_rule<T>(
         &self,
         decision: &Decision,
-        limit: Option<&LimitView<'_>>,
+        position: Option<usize>,
         with: impl FnOnce(&RuleSeries) -> T,
     ) -> T {
         let loaded = self.loaded.load();
         let known = loaded
             .as_ref()
             .filter(|loaded| Arc::ptr_eq(&loaded.rules, decision.rules()));
-        match known.zip(limit) {
-            Some((loaded, limit)) => with(&loaded.series[limit.position]),
-            None => with(&self.find_one(limit.map(|limit| limit.rule.name().as_str()))),
+        match known.zip(position) {
+            Some((loaded, position)) => with(&loaded.series[position]),
+            None => {
+                let rules = decision.rules().rules();
+                with(&self.find_one(position.map(|at| rules[at].name().as_str())))
+            }
         }
     }
 
@@ -71,9 +82,15 @@ impl Metrics {
         });
         for limit in decision.shadows() {
             if !limit.reading.verdict.allows() {
-                self.with_rule(decision, Some(&limit), |series| {
+                self.with_rule(decision, Some(limit.position), |series| {
                     series.decisions(edge, Outcome::ShadowDeny, source).inc();
                 });
+            }
+        }
+        if decision.has_matched_beside() {
+            for position in decision.matched_beside() {
+                let matched = |series: &RuleSeries| series.matched_beside.inc();
+                self.with_rule(decision, Some(position), matched);
             }
         }
     }

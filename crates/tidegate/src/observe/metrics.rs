@@ -187,6 +187,16 @@ impl Metrics {
         Some(series)
     }
 
+    /// The series of requests that no rule applies to.
+    pub(super) fn none(&self) -> &RuleSeries {
+        &self.none
+    }
+
+    /// Whether a series is that of all rules beyond the cap.
+    pub(super) fn is_other(&self, series: &Arc<RuleSeries>) -> bool {
+        Arc::ptr_eq(series, &self.other)
+    }
+
     /// Adds how long one call took to be decided.
     pub fn took(&self, edge: Edge, duration: Duration) {
         self.durations[edge as usize].record(duration);

@@ -18,6 +18,7 @@ mod page;
 pub mod process;
 mod series;
 mod store;
+mod unmatched;
 
 pub use exposition::{Exposition, Kind};
 pub use histogram::Histogram;
@@ -26,3 +27,4 @@ pub use metrics::{Metrics, Reload};
 pub use network::NetworkMetrics;
 pub use series::{Counter, Gauge, Outcome, RuleSeries};
 pub use store::{JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
+pub use unmatched::UnmatchedRules;

@@ -53,6 +53,17 @@ impl Metrics {
                 }
             }
         }
+        page.family(
+            "tidegate_rule_matches_total",
+            Kind::Counter,
+            "Decisions that a rule applied to, whether or not it bound them.",
+        );
+        for series in self.all() {
+            let (rule, matches) = (series.name(), series.matches());
+            if rule != "none" && (rule != "other" || matches > 0) {
+                page.sample(&[("rule", rule)], matches);
+            }
+        }
         page.single(
             "tidegate_rules_without_series",
             Kind::Gauge,

@@ -104,6 +104,9 @@ type EdgeCounters = CachePadded<[Counter; CELLS]>;
 pub struct RuleSeries {
     name: Box<str>,
     edges: [EdgeCounters; Edge::ALL.len()],
+    /// Decisions that the rule applied to and another one bound. Those that it bound itself are counted
+    /// above, so that a request under one rule costs one addition.
+    pub(super) matched_beside: CachePadded<Counter>,
     /// How often its denials are logged.
     pub lines: LineGate,
 }
@@ -115,8 +118,21 @@ impl RuleSeries {
             edges: std::array::from_fn(|_| {
                 CachePadded::new(std::array::from_fn(|_| Counter::default()))
             }),
+            matched_beside: CachePadded::default(),
             lines: LineGate::default(),
         }
+    }
+
+    /// Decisions that the rule bound.
+    pub(super) fn bound(&self) -> u64 {
+        let shadow = Outcome::ShadowDeny as usize * Source::ALL.len();
+        let cells = self.edges.iter().flat_map(|edge| &edge[..shadow]);
+        cells.map(Counter::get).sum()
+    }
+
+    /// Decisions that the rule applied to.
+    pub fn matches(&self) -> u64 {
+        self.bound() + self.matched_beside.get()
     }
 
     /// The rule's name.
@@ -146,6 +162,9 @@ mod tests {
                 }
             }
         }
+        let each = Edge::ALL.len() * Source::ALL.len();
+        let outcomes = Outcome::ALL.len() - 1; // a shadow denial stands beside another outcome
+        assert_eq!(series.matches(), (outcomes * each) as u64);
     }
 
     #[test]
