@@ -332,7 +332,7 @@ impl Fault {
 /// names the host: neither is repeated.
 fn said(detail: &str, secret: Option<&str>) -> String {
     let before = |mark| detail.split(mark).next().unwrap_or_default();
-    let detail = before(", with args beginning with");
+    let detail = without_script(before(", with args beginning with"));
     let detail = match detail.split_once(" has no permissions") {
         Some((user, rest)) if user.starts_with("User ") => {
             format!("this user has no permissions{rest}")
@@ -342,6 +342,18 @@ fn said(detail: &str, secret: Option<&str>) -> String {
     match secret.filter(|secret| !secret.is_empty()) {
         Some(secret) => detail.replace(secret, "***"),
         None => detail,
+    }
+}
+
+/// What a server says of an error inside a script, without the hash of the script: it helps nobody.
+fn without_script(detail: &str) -> &str {
+    let is_hash = |word: &str| {
+        let hash = word.strip_prefix("f_").unwrap_or(word);
+        !hash.is_empty() && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    match detail.rsplit_once(" script: ") {
+        Some((error, place)) if place.split(',').next().is_some_and(is_hash) => error,
+        _ => detail,
     }
 }
 
@@ -411,6 +423,30 @@ mod tests {
             assert!(!fault.is_silence());
         }
         assert!(Fault::not_connected(None).is_silence());
+    }
+
+    #[test]
+    fn the_hash_of_a_script_is_left_out_and_nothing_else() {
+        for (detail, want) in [
+            (
+                "You can't write. script: bc80826b, on @user_script:14.",
+                "You can't write.",
+            ),
+            (
+                "can't run this command or subcommand script: f_1",
+                "can't run this command or subcommand",
+            ),
+            (
+                "ACL failure in script: No permissions to access a key script: d9",
+                "ACL failure in script: No permissions to access a key",
+            ),
+            (
+                "ACL failure in script: No permissions to access a key",
+                "ACL failure in script: No permissions to access a key",
+            ),
+        ] {
+            assert_eq!(said(detail, None), want);
+        }
     }
 
     #[test]
