@@ -139,10 +139,22 @@ impl Unit {
 pub struct Manner {
     /// What a refused request is charged.
     pub refused: RefusedPays,
+    /// When a descriptor with 0 hits is over its limit.
+    pub zero_hits: ZeroHits,
     /// Whether every descriptor is a budget of which one must have room.
     pub all_quota: bool,
     /// Whether no request is refused, whatever its descriptors are told.
     pub all_shadow: bool,
+}
+
+/// When a descriptor with 0 hits is over its limit. It spends nothing and only checks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ZeroHits {
+    /// When nothing of the limit is left.
+    #[default]
+    OverWhenSpent,
+    /// When more than the limit was charged. Requests that are denied at the limit are charged for that.
+    OverWhenExceeded,
 }
 
 /// What a refused request is charged.

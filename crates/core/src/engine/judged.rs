@@ -12,6 +12,8 @@ pub struct Judged<'r> {
     pub over: bool,
     /// What became of the request as a whole, native rules included.
     pub decision: Decision,
+    /// Whether it would have been denied by its descriptors, if not all of them only watched.
+    pub shadowed: bool,
     /// Whether any file names its domain.
     pub domain_known: bool,
     /// One for each descriptor, in order.

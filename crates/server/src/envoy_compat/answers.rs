@@ -1,7 +1,7 @@
 //! How a reference deployment wants to be answered.
 
 use http::HeaderName;
-use tidegate_core::described::{Manner, RefusedPays};
+use tidegate_core::described::{Manner, RefusedPays, ZeroHits};
 
 use super::values::Values;
 use crate::edges::envoy::ThreeNames;
@@ -29,6 +29,7 @@ pub(super) fn read(values: &mut Values<'_>) -> Answers {
     Answers {
         manner: Manner {
             refused,
+            zero_hits: ZeroHits::OverWhenExceeded,
             all_quota: values.flag("QUOTA_MODE"),
             all_shadow: values.flag("SHADOW_MODE"),
         },

@@ -104,6 +104,11 @@ impl<S: Store> View<'_, S> {
             inquiry.heard_second(&outcome);
             inquiry.set_max_wait(wait_left());
         }
+        if let Some(set) = inquiry.at_limits() {
+            let outcome = store.peek(&set).await?;
+            inquiry.heard_at_limits(&outcome);
+            inquiry.set_max_wait(wait_left());
+        }
         if let Some(set) = inquiry.third() {
             let outcome = store.force(&set).await?;
             inquiry.heard_third(&outcome);

@@ -96,7 +96,7 @@ impl Bench {
 }
 
 /// Memory never waits, so no runtime is needed.
-fn at_once<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
     let mut context = Context::from_waker(Waker::noop());
     match pin!(future).poll(&mut context) {
         Poll::Ready(answer) => answer,

@@ -1,6 +1,6 @@
 //! What descriptors are told, and what they are charged.
 
-use tidegate::described::{Manner, RefusedPays};
+use tidegate::described::{Manner, RefusedPays, ZeroHits};
 use tidegate::request::Request;
 use tidegate::units::Nanos;
 
@@ -58,6 +58,7 @@ descriptors:
 fn all() -> Manner {
     Manner {
         refused: RefusedPays::All,
+        zero_hits: ZeroHits::OverWhenExceeded,
         ..Manner::default()
     }
 }
@@ -231,6 +232,98 @@ fn a_question_without_hits_spends_nothing_and_is_over_when_nothing_is_left() {
     bench.check(
         "a=1 none | b=1",
         "refuse: over 0 of 1/minute | over 0 of 2/minute",
+    );
+}
+
+/// As the scripts of the reference check it: a budget that is just spent passes once more, and only what
+/// is charged beyond it makes it over.
+#[test]
+fn in_the_manner_of_the_reference_a_question_without_hits_is_over_above_the_limit() {
+    let bench = Bench::new(THREE_KINDS).in_manner(all());
+    bench.check("b=1 used=2", "pass: ok 0 of 2/minute");
+    bench.check("b=1 none", "pass: ok 0 of 2/minute");
+    bench.check("b=1 used=1", "refuse: over 0 of 2/minute");
+    bench.check("b=1 none", "refuse: over 0 of 2/minute");
+    bench.check(
+        "a=1 none | b=1 none",
+        "pass: ok 1 of 1/minute | over 0 of 2/minute",
+    );
+    // The same by requests that are denied.
+    bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
+    bench.check("user=a none", "pass: ok 0 of 3/minute");
+    bench.check("user=a", "refuse: over 0 of 3/minute");
+    bench.check("user=a none", "refuse: over 0 of 3/minute");
+    // Beside a descriptor that is charged for the same counter.
+    bench.check("user=b hits=2", "pass: ok 1 of 3/minute");
+    bench.check(
+        "user=b none | user=b",
+        "pass: ok 1 of 3/minute | ok 0 of 3/minute",
+    );
+    bench.check("none=1 none", "refuse: over 0 of 0/minute");
+    bench.advance_secs(60);
+    bench.check("b=1 none", "pass: ok 2 of 2/minute");
+}
+
+/// A denial that is counted at its limit is written under it only while it has counted no more.
+#[test]
+fn a_denial_under_a_smaller_limit_does_not_wipe_the_larger() {
+    let bench = Bench::new(THREE_KINDS).in_manner(all());
+    bench.check(
+        "user=a limit=100/minute hits=99",
+        "pass: ok 1 of 100/minute",
+    );
+    bench.check("user=a", "refuse: over 0 of 3/minute");
+    bench.check("user=a used=5", "refuse: over 0 of 3/minute");
+    bench.check("user=a limit=100/minute", "pass: ok 0 of 100/minute");
+    bench.check("user=a limit=100/minute", "refuse: over 0 of 100/minute");
+}
+
+/// Under the flag that stops counting, hits of a descriptor's own were charged to limits that passed.
+#[test]
+fn under_the_flag_that_stops_counting_own_hits_are_paid_like_others() {
+    let bench = Bench::new(THREE_KINDS).in_manner(Manner {
+        refused: RefusedPays::Violated,
+        ..all()
+    });
+    bench.check("path=/ used=2", "pass: ok 0 of 2/hour");
+    let denied = "refuse: ok 3 of 3/minute | over 0 of 2/hour";
+    bench.check("user=a used=1 | path=/ used=1", denied);
+    bench.check("user=a used=1 | path=/ used=1", denied);
+    bench.check("user=a hits=3", "pass: ok 0 of 3/minute");
+    bench.check("path=/ none", "refuse: over 0 of 2/hour");
+}
+
+#[test]
+fn a_request_that_passes_only_because_all_is_shadow_is_told_apart() {
+    let shadowed = |words: &[&str], all_quota| {
+        let bench = Bench::new(THREE_KINDS).in_manner(Manner {
+            all_shadow: true,
+            all_quota,
+            ..all()
+        });
+        let judged = words.iter().map(|words| {
+            bench.judge(Request::default(), &described(words), |judged| {
+                assert!(!judged.over);
+                judged.shadowed
+            })
+        });
+        judged.collect::<Vec<bool>>()
+    };
+    assert_eq!(
+        shadowed(&["a=1", "a=1", "a=1 | b=1"], false),
+        [false, true, false]
+    );
+    assert_eq!(
+        shadowed(&["user=a hits=3", "user=a | b=1"], false),
+        [false, true]
+    );
+    assert_eq!(
+        shadowed(&["user=a hits=4", "user=a hits=4 | other=1"], true),
+        [true, false]
+    );
+    assert_eq!(
+        shadowed(&["watched=1 hits=2", "free=1"], false),
+        [false, false]
     );
 }
 

@@ -11,4 +11,5 @@ mod decisions;
 mod files;
 mod matching;
 mod model;
+mod shards;
 mod words;

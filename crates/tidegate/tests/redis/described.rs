@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tidegate::clock::SystemClock;
-use tidegate::described::{Manner, RefusedPays};
+use tidegate::described::{Manner, RefusedPays, ZeroHits};
 use tidegate::resilience::{Event, Settings, resilient};
 use tidegate::rules::SourceFile;
 use tidegate::runtime::TokioRuntime;
@@ -110,6 +110,7 @@ async fn check<S: Store>(store: S, asked: &[(&str, &str)], manner: Manner, secre
 
 const ALL: Manner = Manner {
     refused: RefusedPays::All,
+    zero_hits: ZeroHits::OverWhenExceeded,
     all_quota: false,
     all_shadow: false,
 };

@@ -1,14 +1,16 @@
 //! A described request on its way to a decision: every limit that decides it, and when each is asked about.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use super::lot::{self, Limited, Lot};
-use crate::algorithms::{Figures, Retry, Verdict};
-use crate::described::{Described, Hits, Manner};
+use crate::algorithms::{Figures, Limit, Precision, Retry, Verdict};
+use crate::described::{Described, Hits, Manner, ZeroHits};
 use crate::engine::decision::Brought;
 use crate::engine::plan::{Origin, Plan, Stance, plan};
 use crate::request::{Priority, Request};
-use crate::rules::{Class, Listed, RuleKind, RuleSet, counter_name};
+use crate::rules::{Class, Listed, RuleKind, RuleSet, counter_name, window};
 use crate::store::{Charge, ChargeSet, Outcome, Reading, Role, Source};
 use crate::subject::FingerprintKey;
 use crate::units::{Cost, Nanos};
@@ -28,6 +30,8 @@ pub struct Inquiry<'r> {
     pub(super) domain_known: bool,
     pub(super) stance: Stance,
     pub(super) manner: Manner,
+    /// How limits of descriptors are computed.
+    precision: Precision,
     /// Whether a budget has room whatever a store says.
     pub(super) passes: bool,
     pub(super) ruling: Ruling,
@@ -62,6 +66,10 @@ pub(super) struct Entry {
     pub(super) left_before: u64,
     /// Whether it has been charged.
     pub(super) spent: bool,
+    /// Units that its charge's limit has beyond the limit of the descriptor.
+    pub(super) spare: u64,
+    /// Whether its counter is known to be at its limit and not above.
+    pub(super) at_limit: bool,
 }
 
 /// When a limit is asked about.
@@ -141,6 +149,7 @@ impl<'r> Inquiry<'r> {
             domain_known: false,
             stance,
             manner,
+            precision: rules.descriptors.precision,
             passes: false,
             ruling: Ruling {
                 admitted: true,
@@ -233,17 +242,31 @@ impl<'r> Inquiry<'r> {
                 written: lot::rate(limited),
             });
         }
-        self.agree(&mut charge);
+        if entry.turn == Turn::Peek && self.manner.zero_hits == ZeroHits::OverWhenExceeded {
+            let raised = self.raised(limited, &charge);
+            entry.spare = raised.capacity() - charge.limit.capacity();
+            charge.limit = Cow::Owned(raised);
+        }
+        self.agree(&mut charge, entry.turn);
         self.plan.set.charges.push(charge);
         self.entries.push(entry);
         Seat::Charge(self.entries.len() - 1)
     }
 
+    /// The limit of a charge, raised by one: a check for one unit passes unless its counter is above the
+    /// limit. The largest that there is stays as it is.
+    pub(super) fn raised(&self, limited: &Limited<'_>, charge: &Charge<'_>) -> Limit {
+        let requests = u32::try_from(charge.limit.capacity()).unwrap_or(u32::MAX);
+        window(requests.saturating_add(1), limited.unit, self.precision)
+    }
+
     /// A counter that a request names under two limits is charged under the smaller, because a store
     /// reads it under one at a time.
-    fn agree(&mut self, charge: &mut Charge<'r>) {
-        for known in &mut self.plan.set.charges[self.native..] {
+    fn agree(&mut self, charge: &mut Charge<'r>, turn: Turn) {
+        let known = self.plan.set.charges.iter_mut().zip(&self.entries);
+        for (known, entry) in known.skip(self.native) {
             let same = known.subject == charge.subject && known.rule == charge.rule;
+            let same = same && entry.turn == turn;
             if same && known.limit.capacity() < charge.limit.capacity() {
                 charge.limit = known.limit.clone();
             } else if same && known.limit.capacity() > charge.limit.capacity() {
@@ -313,6 +336,8 @@ impl Entry {
             reading: NOT_HEARD,
             left_before: 0,
             spent: false,
+            spare: 0,
+            at_limit: false,
         }
     }
 }

@@ -22,6 +22,7 @@ impl<'r> Inquiry<'r> {
         let mut judged = Judged {
             over: !decision.allowed(),
             decision,
+            shadowed: false,
             domain_known: self.domain_known,
             statuses: self.cases.iter().map(|_| Status::FREE).collect(),
         };
@@ -54,6 +55,7 @@ impl<'r> Inquiry<'r> {
         let mut decision = settle(Arc::clone(rules), &self.plan, &outcome, Spent::Nothing);
         let cases = self.cases.iter().map(|case| self.status(case, at));
         let mut statuses: SmallVec<[Status<'r>; 4]> = cases.collect();
+        let shadowed = self.manner.all_shadow && self.would_deny(&statuses);
         let mut free = self.cases.iter();
         if let Some(free) = free.position(|case| matches!(case.lot, Lot::Unmatched))
             && let Some(told) = native(rules, &decision, self.native)
@@ -66,9 +68,20 @@ impl<'r> Inquiry<'r> {
         Judged {
             over: !matches!(decision.fate, Fate::Allow | Fate::Delay(_)),
             decision,
+            shadowed,
             domain_known: self.domain_known,
             statuses,
         }
+    }
+
+    /// Whether descriptors with these statuses deny a request: a limit that is over, or budgets that all
+    /// are.
+    fn would_deny(&self, statuses: &[Status<'_>]) -> bool {
+        let limited = || statuses.iter().filter(|status| status.limit.is_some());
+        let over = limited().any(|status| status.over && !status.quota);
+        let mut quotas = limited().filter(|status| status.quota).peekable();
+        let spent = quotas.peek().is_some() && !self.passes && quotas.all(|status| status.over);
+        over || spent
     }
 
     fn status(&self, case: &Case<'r>, at: Nanos) -> Status<'r> {
@@ -94,7 +107,12 @@ impl<'r> Inquiry<'r> {
                 let (entry, charge) = (&self.entries[at], &self.plan.set.charges[at]);
                 let denied = !entry.reading.verdict.allows();
                 let left = entry.reading.figures.remaining;
-                (denied, left, entry.left_before, charge.limit.capacity())
+                (
+                    denied,
+                    left,
+                    entry.left_before,
+                    charge.limit.capacity() - entry.spare,
+                )
             }
         };
         let watched = self.only_watches(limited);

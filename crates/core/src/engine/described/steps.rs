@@ -2,9 +2,13 @@
 
 use std::borrow::Cow;
 
-use super::inquiry::{Entry, Inquiry, NO_FIGURES, Turn};
-use crate::described::RefusedPays;
-use crate::store::{Charge, ChargeSet, Outcome, Role};
+use smallvec::SmallVec;
+
+use super::inquiry::{Entry, Inquiry, NO_FIGURES, Seat, Turn};
+use super::lot::{Limited, Lot};
+use crate::described::{RefusedPays, ZeroHits};
+use crate::store::{Charge, ChargeSet, Outcome, Role, Source};
+use crate::units::Cost;
 
 /// What a store is to be asked.
 #[derive(Debug)]
@@ -74,35 +78,86 @@ impl<'r> Inquiry<'r> {
         self.take(outcome, |entry, _| entry.turn == Turn::Charge, charged);
     }
 
+    /// What is asked before the last step, where it makes a difference: whether counters of which nothing
+    /// is left are at their limits or above. A denial that was only remembered costs no call.
+    pub fn at_limits(&self) -> Option<ChargeSet<'r>> {
+        let asks = self.manner.zero_hits == ZeroHits::OverWhenExceeded
+            && self.ruling.source != Source::DenyCache;
+        if !asks || self.spent_limits().next().is_none() {
+            return None;
+        }
+        let raised = self.spent_limits().map(|(at, limited)| {
+            let charge = &self.plan.set.charges[at];
+            Charge {
+                limit: Cow::Owned(self.raised(limited, charge)),
+                cost: Cost::ONE,
+                ..charge.clone()
+            }
+        });
+        Some(self.plan.set.part(raised))
+    }
+
+    /// Takes the answer to [`Inquiry::at_limits`].
+    pub fn heard_at_limits(&mut self, outcome: &Outcome) {
+        let spent: SmallVec<[usize; 4]> = self.spent_limits().map(|(at, _)| at).collect();
+        for (at, reading) in spent.into_iter().zip(&outcome.readings) {
+            self.entries[at].at_limit = reading.verdict.allows();
+        }
+    }
+
+    /// The limits of descriptors that deny because nothing is left of them, and where their charges are.
+    fn spent_limits(&self) -> impl Iterator<Item = (usize, &Limited<'r>)> {
+        self.cases.iter().filter_map(|case| {
+            let (Lot::Limited(limited), Seat::Charge(at)) = (&case.lot, case.seat) else {
+                return None;
+            };
+            let entry = &self.entries[at];
+            let spent = entry.turn == Turn::Charge && !entry.spent && entry.left_before == 0;
+            spent.then_some((at, limited))
+        })
+    }
+
     /// What is charged at last, whether it fits or not.
     pub fn third(&self) -> Option<Cow<'_, ChargeSet<'r>>> {
         self.chosen(|entry, at| self.pays_nevertheless(entry, at))
     }
 
-    /// Takes the answer to [`Inquiry::third`]. It says what fitted, too, and newer than a refusal that
-    /// was only remembered.
+    /// Takes the answer to [`Inquiry::third`]. It is newer than a denial that was only remembered. But a
+    /// limit that passed when the store was asked is reported as it was then, less what it is charged
+    /// now: a charge that a store in shards made for it and refunds may still be counted in this answer.
     pub fn heard_third(&mut self, outcome: &Outcome) {
+        let remembered = self.ruling.source == Source::DenyCache;
         let mut readings = outcome.readings.iter();
         for at in 0..self.entries.len() {
             if self.pays_nevertheless(&self.entries[at], at)
                 && let Some(reading) = readings.next()
             {
-                self.entries[at].reading = *reading;
+                let cost = self.plan.set.charges[at].cost.get();
+                let entry = &mut self.entries[at];
+                if remembered || !entry.reading.verdict.allows() {
+                    entry.reading = *reading;
+                } else {
+                    let figures = &mut entry.reading.figures;
+                    figures.remaining = entry.left_before.saturating_sub(cost);
+                    figures.reset_after = reading.figures.reset_after;
+                }
             }
         }
     }
 
-    /// A limit of which nothing is left stays over whatever is added, and to write it under the
-    /// smaller of two limits would forget what the larger has counted.
+    /// A limit of which nothing is left stays over whatever is added, unless it has to be told from one
+    /// that is exceeded. To write it under the smaller of two limits would forget what the larger has
+    /// counted, which is more than this limit.
     fn pays_nevertheless(&self, entry: &Entry, at: usize) -> bool {
-        let (fits, left) = (entry.reading.verdict.allows(), entry.left_before > 0);
+        let fits = entry.reading.verdict.allows();
+        let left = entry.left_before > 0 || entry.at_limit;
         let open = at >= self.native && entry.turn == Turn::Charge && !entry.spent;
-        open && match self.manner.refused {
-            _ if entry.used => left,
-            RefusedPays::Nothing => false,
-            RefusedPays::Violated => !fits && left,
-            RefusedPays::All => left,
-        }
+        open && left
+            && match self.manner.refused {
+                RefusedPays::Nothing => entry.used,
+                RefusedPays::Violated => !fits,
+                RefusedPays::All => true,
+            }
     }
 
     /// Whether nothing that was asked about or refuses everything stands in the way.
@@ -151,9 +206,11 @@ impl<'r> Inquiry<'r> {
                 && let Some(reading) = readings.next()
             {
                 entry.reading = *reading;
+                let remaining = &mut entry.reading.figures.remaining;
+                *remaining = remaining.saturating_sub(entry.spare);
                 entry.spent = charged && reading.verdict.allows();
                 let cost = if entry.spent { charge.cost.get() } else { 0 };
-                entry.left_before = reading.figures.remaining.saturating_add(cost);
+                entry.left_before = entry.reading.figures.remaining.saturating_add(cost);
             }
         }
     }

@@ -10,7 +10,7 @@ mod traffic;
 
 use std::collections::HashMap;
 
-use tidegate::described::{Described, Descriptor, Manner, OwnLimit, RefusedPays};
+use tidegate::described::{Described, Descriptor, Manner, OwnLimit, RefusedPays, ZeroHits};
 use tidegate::request::Request;
 
 use self::service::Service;
@@ -22,6 +22,10 @@ fn run(seed: u64, traffic: Traffic, pays: RefusedPays, refused: &mut u64) {
     let nodes = level(choices, 0);
     let manner = Manner {
         refused: pays,
+        zero_hits: match pays {
+            RefusedPays::Nothing => ZeroHits::OverWhenSpent,
+            RefusedPays::Violated | RefusedPays::All => ZeroHits::OverWhenExceeded,
+        },
         all_quota: choices.once_in(5),
         all_shadow: choices.once_in(5),
     };
@@ -96,5 +100,6 @@ fn who_is_refused_pays_what_was_agreed() {
 #[test]
 fn limits_of_requests_and_refunds_keep_to_the_same_counters() {
     check(Traffic::Mixed, RefusedPays::All);
+    check(Traffic::Mixed, RefusedPays::Violated);
     check(Traffic::Mixed, RefusedPays::Nothing);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tidegate::described::{Hits, Manner, RefusedPays};
+use tidegate::described::{Hits, Manner, RefusedPays, ZeroHits};
 
 use super::traffic::{Asked, Limit, Node, Traffic};
 
@@ -123,11 +123,20 @@ impl Service {
         (counter, window, count, under)
     }
 
+    /// Whether a denial at the limit is counted, so that the limit is exceeded from then on.
+    fn counts_beyond(&self) -> bool {
+        self.manner.zero_hits == ZeroHits::OverWhenExceeded
+    }
+
     fn fits(&self, hit: &Hit, hits: Hits, now: u64) -> bool {
         let limit = u64::from(hit.limit.rate.unwrap().0);
         let (_, _, count, _) = self.standing(hit, now);
         match hits {
-            Hits::Nothing => count < limit,
+            Hits::Nothing => match self.manner.zero_hits {
+                ZeroHits::OverWhenSpent => count < limit,
+                // A limit of nothing counts nothing, so nobody can say that it is exceeded.
+                ZeroHits::OverWhenExceeded => count <= limit && limit > 0,
+            },
             Hits::GivenBack(_) => true,
             Hits::Asked(cost) | Hits::Used(cost) => count + cost.get() <= limit,
         }
@@ -138,9 +147,8 @@ impl Service {
         let (limit, fits) = (u64::from(requests), self.fits(hit, hits, now));
         let (counter, window, before, under) = self.standing(hit, now);
         let pays = match self.manner.refused {
-            _ if matches!(hits, Hits::Used(_)) => true,
             _ if fits && !refused => true,
-            RefusedPays::Nothing => false,
+            RefusedPays::Nothing => matches!(hits, Hits::Used(_)),
             RefusedPays::Violated => !fits,
             RefusedPays::All => true,
         };
@@ -148,7 +156,8 @@ impl Service {
             Hits::GivenBack(cost) if under == requests => before.saturating_sub(cost.get()),
             Hits::Asked(cost) | Hits::Used(cost) if pays => match self.traffic {
                 Traffic::Common => before + cost.get(),
-                Traffic::Mixed if before >= limit => before,
+                Traffic::Mixed if before > limit || limit == 0 => before,
+                Traffic::Mixed if before == limit && !self.counts_beyond() => before,
                 Traffic::Mixed => (before + cost.get()).min(2 * limit),
             },
             _ => before,
