@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use tidegate_parts::free_port;
+
 use crate::envoy_compat::{deployment, replace_limits};
 use crate::http::Client;
 use crate::server::{Server, wait_for};
@@ -21,6 +23,9 @@ descriptors:
         rate_limit: { unit: year, requests_per_unit: 10 }
       - key: plain
         rate_limit: { unit: year, requests_per_unit: 10 }
+        descriptors:
+          - key: deep
+            rate_limit: { unit: year, requests_per_unit: 10 }
   - key: told
     value: 'a*'
     value_to_metric: true
@@ -122,6 +127,27 @@ fn what_only_watches_is_counted_as_over_and_as_watched() {
         assert_eq!(scraped.call("shop", &[("watched", "x")], 0), 200);
     }
     assert_eq!(scraped.hits(r#"key1="watched""#), [3, 2, 1, 1, 2].map(Some));
+    // Of a call with more hits, only those over the limit.
+    assert_eq!(scraped.call("shop", &[("watched", "y")], 3), 200);
+    assert_eq!(scraped.hits(r#"key1="watched""#), [6, 4, 2, 1, 4].map(Some));
+}
+
+/// The reference answers with an error when its store is gone, and its operators watch for that. Here
+/// such calls are decided, and counted all the same.
+#[test]
+fn calls_that_are_decided_without_the_store_are_counted_as_its_errors() {
+    let nowhere = format!("127.0.0.1:{}", free_port());
+    let scraped = Scraped::with(&[("REDIS_URL", &nowhere), ("REDIS_SOCKET_TYPE", "tcp")]);
+    let errors = || scraped.figure(r#"should_rate_limit_error{err_type="redis_error"}"#);
+    for calls in 1..=3 {
+        assert!(matches!(
+            scraped.call("shop", &[("ten", "x")], 1),
+            200 | 429
+        ));
+        assert_eq!(errors(), Some(calls));
+    }
+    assert_eq!(scraped.call("shop", &[("unlimited", "x")], 1), 200);
+    assert_eq!(errors(), Some(3), "it needed no store");
 }
 
 #[test]
@@ -144,6 +170,14 @@ fn a_limit_is_named_by_its_nodes_or_by_what_was_asked() {
         assert_eq!(scraped.call("shop", entries, 2), 200, "{keys}");
         assert_eq!(scraped.hits(keys), [2, 0, 0, 2, 0].map(Some), "{keys}");
     }
+    let deep = [("outer", "o"), ("plain", "p"), ("deep", "d")];
+    assert_eq!(scraped.call("shop", &deep, 3), 200);
+    let together = scraped.hits(r#"key1="outer_o",key2="plain""#);
+    assert_eq!(
+        together,
+        [5, 0, 0, 5, 0].map(Some),
+        "limits below are counted along"
+    );
     assert_eq!(scraped.call("shop", &[("free", "x")], 2), 200);
     assert_eq!(
         scraped.hits(r#"key1="free""#),
@@ -160,6 +194,7 @@ fn calls_that_find_nothing_or_say_nothing_are_counted() {
     assert_eq!(scraped.call("shop", &[("ten", "x")], 1), 200);
     let figures = [
         (r#"rate_limit_other{what="domain_not_found"}"#, 1),
+        ("rate_limit_market_domain_not_found", 1),
         (r#"should_rate_limit_error{err_type="service_error"}"#, 1),
         (r#"should_rate_limit_error{err_type="redis_error"}"#, 0),
         ("global_shadow_mode", 0),

@@ -3,6 +3,7 @@
 //! A family opens with its help and type; its samples follow before the next family opens. Label
 //! values are escaped here and nowhere else.
 
+use std::borrow::Cow;
 use std::fmt::{Display, Write};
 
 use super::histogram::Histogram;
@@ -22,7 +23,7 @@ pub enum Kind {
 #[derive(Debug, Default)]
 pub struct Exposition {
     page: String,
-    family: &'static str,
+    family: Cow<'static, str>,
 }
 
 impl Exposition {
@@ -30,15 +31,21 @@ impl Exposition {
     pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
 
     /// Opens a family.
-    pub fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> &mut Self {
+    pub fn family(
+        &mut self,
+        name: impl Into<Cow<'static, str>>,
+        kind: Kind,
+        help: &str,
+    ) -> &mut Self {
+        let name = name.into();
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
         };
-        self.family = name;
         self.line(format_args!("# HELP {name} {help}"));
         self.line(format_args!("# TYPE {name} {kind}"));
+        self.family = name;
         self
     }
 
@@ -78,7 +85,7 @@ impl Exposition {
         labels: &[(&str, &str)],
         value: impl Display,
     ) -> &mut Self {
-        self.page.push_str(self.family);
+        self.page.push_str(&self.family);
         self.page.push_str(suffix);
         for (i, (name, text)) in labels.iter().enumerate() {
             self.page.push(if i == 0 { '{' } else { ',' });

@@ -1,8 +1,11 @@
 //! The statistics of the reference service, under the names its dashboards ask for.
 //!
 //! Kept only for deployments that come from it. They count hits, not calls. Kept true: values that
-//! callers choose never make more than [`MOST`] series; what does not fit is counted as such. Limits
-//! that are counted under their own path always have theirs: their number is the operator's.
+//! callers choose never make more than [`MOST`] series, and unknown domains no more than
+//! [`MAX_UNKNOWN_DOMAINS`]; what does not fit is counted as such. Limits that are counted under their own
+//! path always have theirs: their number is the operator's. `page` writes them.
+
+mod page;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,16 +14,19 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use tidegate::observe::{Counter, Exposition, Histogram, Kind};
+use tidegate::observe::{Counter, Histogram};
 use tidegate_core::described::{Descriptor, Hits, Status};
 use tidegate_core::engine::Judged;
-use tidegate_core::rules::stat_name;
+use tidegate_core::store::Source;
 
 use super::error::Fault;
 use super::wire::Asked;
 
 /// The most series under names with values of callers in them.
 const MOST: usize = 10_000;
+
+/// The most domains that no file names and that have series of their own.
+const MAX_UNKNOWN_DOMAINS: usize = 100;
 
 /// All of them.
 #[derive(Debug)]
@@ -34,13 +40,11 @@ pub(crate) struct Statistics {
     calls: Counter,
     took: Histogram,
     domain_not_found: Counter,
+    unknown_domains: RwLock<HashMap<Box<str>, Arc<Counter>>>,
     global_shadow_mode: Counter,
     store_errors: Counter,
     service_errors: Counter,
 }
-
-/// The only method there is.
-const METHOD: (&str, &str) = ("grpc_method", "ShouldRateLimit");
 
 type Paths = HashMap<Box<str>, Arc<Hit>>;
 
@@ -85,6 +89,7 @@ impl Statistics {
             calls: Counter::default(),
             took: Histogram::default(),
             domain_not_found: Counter::default(),
+            unknown_domains: RwLock::default(),
             global_shadow_mode: Counter::default(),
             store_errors: Counter::default(),
             service_errors: Counter::default(),
@@ -117,10 +122,13 @@ impl Statistics {
     /// Counts what became of each descriptor.
     pub(super) fn judged(&self, asked: &Asked<'_>, judged: &Judged<'_>) {
         if !judged.domain_known {
-            self.domain_not_found.inc();
+            self.not_found(asked.described.domain, asked.described.descriptors.len());
         }
-        if !judged.over && judged.statuses.iter().any(|s| s.over && !s.quota) {
+        if judged.shadowed {
             self.global_shadow_mode.inc();
+        }
+        if judged.decision.source() == Source::Fallback {
+            self.store_errors.inc();
         }
         let descriptors = asked.described.descriptors.iter();
         for (descriptor, status) in descriptors.zip(&judged.statuses) {
@@ -137,6 +145,24 @@ impl Statistics {
                 Some(hit) => hit.add(added),
                 None => self.without_series.inc(),
             }
+        }
+    }
+
+    /// Counts the descriptors of a request for a domain that no file names.
+    fn not_found(&self, domain: &str, descriptors: usize) {
+        let descriptors = descriptors as u64;
+        self.domain_not_found.add(descriptors);
+        let known = |domains: &HashMap<Box<str>, Arc<Counter>>| domains.get(domain).cloned();
+        let found = known(&self.unknown_domains.read());
+        let counter = found.or_else(|| {
+            let mut domains = self.unknown_domains.write();
+            if domains.len() >= MAX_UNKNOWN_DOMAINS {
+                return known(&domains);
+            }
+            Some(Arc::clone(domains.entry(domain.into()).or_default()))
+        });
+        if let Some(counter) = counter {
+            counter.add(descriptors);
         }
     }
 
@@ -157,124 +183,6 @@ impl Statistics {
         });
         Some(Arc::clone(hit))
     }
-
-    /// Writes them; `load_errors` is how often a configuration was refused.
-    pub(crate) fn expose(&self, load_errors: u64) -> String {
-        let mut page = Exposition::default();
-        self.expose_hits(&mut page);
-        let counts = [
-            ("domain_not_found", &self.domain_not_found),
-            ("without_series", &self.without_series),
-        ];
-        page.family(
-            "ratelimit_service_rate_limit_other",
-            Kind::Counter,
-            "Calls for domains nobody knows, and hits on limits beyond those that have series.",
-        );
-        for (what, count) in counts {
-            page.sample(&[("what", what)], count.get());
-        }
-        page.family(
-            "ratelimit_service_should_rate_limit_error",
-            Kind::Counter,
-            "Calls that got no verdict.",
-        );
-        for (kind, count) in [
-            ("redis_error", &self.store_errors),
-            ("service_error", &self.service_errors),
-        ] {
-            page.sample(&[("err_type", kind)], count.get());
-        }
-        page.family("ratelimit_service_total_requests", Kind::Counter, "Calls.")
-            .sample(&[METHOD], self.calls.get());
-        let help = "Time a decision took.";
-        page.family(
-            "ratelimit_service_response_time_seconds",
-            Kind::Histogram,
-            help,
-        )
-        .histogram(&[METHOD], &self.took);
-        let single = |page: &mut Exposition, name, help, count| {
-            page.single(name, Kind::Counter, help, count);
-        };
-        let shadow = self.global_shadow_mode.get();
-        let help = "Calls let pass because nothing is refused.";
-        single(
-            &mut page,
-            "ratelimit_service_global_shadow_mode",
-            help,
-            shadow,
-        );
-        let help = "Configurations that came into force.";
-        single(
-            &mut page,
-            "ratelimit_service_config_load_success",
-            help,
-            self.loads.get(),
-        );
-        let help = "Configurations that were refused.";
-        single(
-            &mut page,
-            "ratelimit_service_config_load_error",
-            help,
-            load_errors,
-        );
-        page.finish()
-    }
-
-    fn expose_hits(&self, page: &mut Exposition) {
-        type Read = fn(&Hit) -> u64;
-        let families: [(&'static str, &str, Read); 5] = [
-            ("ratelimit_service_rate_limit_total_hits", "Hits.", |hit| {
-                hit.total.get()
-            }),
-            (
-                "ratelimit_service_rate_limit_over_limit",
-                "Hits over a limit.",
-                |hit| hit.over.get(),
-            ),
-            (
-                "ratelimit_service_rate_limit_near_limit",
-                "Hits near a limit.",
-                |hit| hit.near.get(),
-            ),
-            (
-                "ratelimit_service_rate_limit_within_limit",
-                "Hits within a limit.",
-                |hit| hit.within.get(),
-            ),
-            (
-                "ratelimit_service_rate_limit_shadow_mode",
-                "Hits over a limit that only watches.",
-                |hit| hit.shadow.get(),
-            ),
-        ];
-        let domains = self.domains.read();
-        for (family, help, read) in families {
-            page.family(family, Kind::Counter, help);
-            for (domain, paths) in &*domains {
-                for (path, hit) in paths {
-                    sample(page, domain, path, read(hit));
-                }
-            }
-        }
-    }
-}
-
-/// One sample, if its limit lies one or two levels deep: of others the reference has none.
-fn sample(page: &mut Exposition, domain: &str, path: &str, count: u64) {
-    let below = path
-        .strip_prefix(domain)
-        .and_then(|rest| rest.strip_prefix('.'));
-    let (domain, keys) = (stat_name(domain), stat_name(below.unwrap_or(path)));
-    match keys.split('.').collect::<Vec<_>>()[..] {
-        [key] => page.sample(&[("domain", &domain), ("key1", key)], count),
-        [key, deeper] => {
-            let labels = [("domain", &*domain), ("key1", key), ("key2", deeper)];
-            page.sample(&labels, count)
-        }
-        _ => page,
-    };
 }
 
 impl Hit {
@@ -310,7 +218,7 @@ impl Added {
             added.near = limit.saturating_sub(near.max(before));
         }
         if status.watched_over {
-            added.shadow = hits;
+            added.shadow = added.over;
         }
         added
     }
@@ -350,6 +258,39 @@ mod tests {
         assert_eq!(parts(added(10, 0, true)), [0, 0, 0, 0]);
     }
 
+    /// The hits that a limit which only watches would have denied, and no others.
+    #[test]
+    fn hits_that_were_only_watched_are_those_over_the_limit() {
+        let watched = |before, hits| {
+            let descriptor = Descriptor {
+                entries: Default::default(),
+                own: None,
+                hits: Hits::Asked(Cost::new(hits).unwrap()),
+            };
+            let status = Status {
+                watched_over: true,
+                used_before: before,
+                ..Status::FREE
+            };
+            Added::of(&descriptor, &status, 10, 8).shadow
+        };
+        assert_eq!([watched(7, 5), watched(10, 5), watched(9, 1)], [2, 5, 0]);
+    }
+
+    #[test]
+    fn callers_do_not_choose_how_many_unknown_domains_have_series() {
+        let statistics = Statistics::new(0.8);
+        for number in 0..MAX_UNKNOWN_DOMAINS + 5 {
+            statistics.not_found(&format!("d{number}"), 2);
+        }
+        statistics.not_found("d7", 3);
+        let domains = statistics.unknown_domains.read();
+        assert_eq!(domains.len(), MAX_UNKNOWN_DOMAINS);
+        assert_eq!(domains["d7"].get(), 5, "those there go on");
+        let all = 2 * (MAX_UNKNOWN_DOMAINS as u64 + 5) + 3;
+        assert_eq!(statistics.domain_not_found.get(), all);
+    }
+
     #[test]
     fn callers_do_not_choose_how_many_series_there_are() {
         let statistics = Statistics::new(0.8);
@@ -372,34 +313,5 @@ mod tests {
         }
         let of_caller = statistics.hit("d", "d.user_ada", Named::WithValues);
         assert!(of_caller.is_some());
-    }
-
-    #[test]
-    fn one_and_two_levels_are_shown_as_the_reference_does() {
-        let statistics = Statistics::new(0.8);
-        for path in ["d.ip_10.0.0.1", "d.a_b.c", "d.a.b.c"] {
-            let hit = statistics.hit("d", path, Named::ByItsPath).unwrap();
-            hit.add(added(0, 3, false));
-        }
-        statistics.loaded();
-        statistics.loaded();
-        statistics.took(Duration::from_secs(1));
-        let page = statistics.expose(1);
-        let lines = [
-            r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="ip_10_0_0_1"} 3"#,
-            r#"ratelimit_service_rate_limit_within_limit{domain="d",key1="a_b",key2="c"} 3"#,
-            r#"ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"} 1"#,
-            "ratelimit_service_config_load_success 2",
-            "ratelimit_service_config_load_error 1",
-            r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 0"#,
-        ];
-        for line in lines {
-            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
-        }
-        assert_eq!(
-            page.matches("_total_hits{").count(),
-            2,
-            "three levels have none"
-        );
     }
 }
