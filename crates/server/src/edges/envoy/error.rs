@@ -35,13 +35,13 @@ pub(crate) enum Fault {
     /// A limit comes along, per several of a unit. Per one of them would be another limit.
     #[error("descriptor {descriptor} brings a limit per {times} of its unit; write it per one")]
     SeveralUnits { descriptor: usize, times: u64 },
-    /// Whose limits?
-    #[error("the domain must not be empty")]
+    /// Whose limits? In the words of the reference service, for which people search their logs.
+    #[error("rate limit domain must not be empty")]
     NoDomain,
-    /// Nothing to decide about.
-    #[error("the list of descriptors must not be empty")]
+    /// Nothing to decide about. In the words of the reference service.
+    #[error("rate limit descriptor list must not be empty")]
     NoDescriptors,
-    /// Nothing to decide by. In the words of the reference service, for which people search their logs.
+    /// Nothing to decide by. In the words of the reference service.
     #[error("no rate limit configuration loaded")]
     NoConfiguration,
     /// The message did not come whole.
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(answer.headers()["grpc-status"], "2");
         assert_eq!(
             answer.headers()["grpc-message"],
-            "the domain must not be empty"
+            "rate limit domain must not be empty"
         );
         assert_eq!(answer.headers()["content-type"], "application/grpc");
     }

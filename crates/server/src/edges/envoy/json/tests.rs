@@ -46,7 +46,7 @@ fn what_is_not_the_json_of_a_request_is_refused() {
             json!({"domain": "a", "descriptors": {}}),
             "a list is missing",
         ),
-        (json!({"domain": "a"}), "descriptors must not be empty"),
+        (json!({"domain": "a"}), "descriptor list must not be empty"),
         (json!({}), "domain must not be empty"),
         (
             json!({"hitsAddend": 4_294_967_296_u64}),

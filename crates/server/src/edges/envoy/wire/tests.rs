@@ -142,12 +142,15 @@ fn a_request_says_whose_limits_and_about_what() {
         domain: String::new(),
         ..one(&[("a", "b")])
     };
-    assert_eq!(fault(&nameless), "the domain must not be empty");
+    assert_eq!(fault(&nameless), "rate limit domain must not be empty");
     let nothing = RateLimitRequest {
         descriptors: vec![],
         ..one(&[])
     };
-    assert_eq!(fault(&nothing), "the list of descriptors must not be empty");
+    assert_eq!(
+        fault(&nothing),
+        "rate limit descriptor list must not be empty"
+    );
     for unit in [0, 8, -1] {
         let mut message = one(&[("a", "b")]);
         message.descriptors[0].limit = Some(RateLimitOverride {
