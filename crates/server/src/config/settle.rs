@@ -10,6 +10,7 @@ use tidegate_core::units::Nanos;
 use super::{BadConfig, Layer, RulesFrom, Settings, Size};
 use crate::address::Address;
 use crate::edges::envoy::EnvoyOptions;
+use crate::edges::envoy::deadline::DEFAULT_WAIT;
 use crate::net::tls::Files;
 use crate::net::watch::Age;
 use crate::store_choice::StoreChoice;
@@ -58,6 +59,8 @@ impl Layer {
             envoy: EnvoyOptions {
                 headers: self.envoy_headers.unwrap_or_default().names(),
                 dynamic_metadata: self.envoy_metadata.unwrap_or(false),
+                // A budget that somebody set holds for calls without a deadline too.
+                default_wait: self.store_budget.is_none().then_some(DEFAULT_WAIT),
                 ..EnvoyOptions::default()
             },
             resp,

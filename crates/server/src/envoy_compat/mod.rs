@@ -32,6 +32,10 @@ use listeners::Listeners;
 use rules::{Rules, Source};
 use table::{Standing, VARIABLES, Variable};
 
+/// The longest wait for the store where `REDIS_TIMEOUT` is not set. The reference waits 10 s; its callers
+/// give up long before, and the deadline of each caps its own wait.
+const MAX_STORE_WAIT: Duration = Duration::from_secs(1);
+
 /// What the environment of a reference deployment asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Compat {
@@ -40,7 +44,7 @@ pub(crate) struct Compat {
     pub(crate) answers: Answers,
     pub(crate) store: Option<StoreUrl>,
     /// Milliseconds.
-    pub(crate) store_budget: Option<u64>,
+    pub(crate) store_budget: u64,
     pub(crate) log_level: Option<LogLevel>,
     pub(crate) log_format: Option<LogFormat>,
     /// What an operator should know.
@@ -114,8 +118,7 @@ impl Compat {
             rules,
             answers,
             store,
-            store_budget: store_budget
-                .map(|budget| u64::try_from(budget.as_millis()).unwrap_or(u64::MAX)),
+            store_budget: millis(store_budget.unwrap_or(MAX_STORE_WAIT)),
             log_level,
             log_format,
             idle: idle.collect(),
@@ -157,7 +160,7 @@ impl Compat {
                 .map(|name| vec![name]),
             envoy_metadata: Some(self.answers.metadata),
             store: self.store.clone(),
-            store_budget: self.store_budget,
+            store_budget: Some(self.store_budget),
             log_level: self.log_level,
             log_format: self.log_format,
             ..Layer::default()
@@ -204,6 +207,10 @@ impl Compat {
             );
         }
     }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whole seconds; what is less than one is one, because none at all means never.

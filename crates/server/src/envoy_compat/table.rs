@@ -176,7 +176,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
     ),
     honoured(
         "REDIS_TIMEOUT",
-        "`--store-budget`; 5 ms where it is not set",
+        "`--store-budget`; 1 s where it is not set, and never longer than the caller waits, less 5 ms",
     ),
     idle("REDIS_POOL_SIZE", POOL),
     idle("REDIS_POOL_ON_EMPTY_BEHAVIOR", POOL),

@@ -87,11 +87,15 @@ async fn what_gets_no_verdict_is_told_why() {
         asked
     };
     let cases = [
-        (of(|r| r.domain.clear()), "2", "domain must not be empty"),
+        (
+            of(|r| r.domain.clear()),
+            "2",
+            "rate limit domain must not be empty",
+        ),
         (
             of(|r| r.descriptors.clear()),
             "2",
-            "descriptors must not be empty",
+            "rate limit descriptor list must not be empty",
         ),
         (
             of(|r| r.descriptors[0].limit = Some(RateLimitOverride::default())),
@@ -286,7 +290,7 @@ fn the_json_twin_answers_as_the_reference_does() {
         r#"{"domain": "a", "x": 1}"#,
     ] {
         let reply = server.post("/json", bad);
-        assert_eq!((reply.status, reply.body.as_str()), (400, "Bad Request"));
+        assert_eq!((reply.status, reply.body.as_str()), (400, "Bad Request\n"));
     }
 }
 

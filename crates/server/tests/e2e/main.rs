@@ -19,6 +19,7 @@ mod drain;
 mod durable;
 mod envoy_calls;
 mod envoy_compat;
+mod envoy_deadline;
 mod envoy_descriptors;
 mod envoy_doors;
 mod envoy_files;

@@ -10,6 +10,7 @@ use serde_json::Value;
 use tidegate_core::described::{Described, Descriptor, DescriptorEntry, Hits, OwnLimit, Unit};
 use tidegate_core::request::Edge;
 
+use super::deadline::CallerWait;
 use super::error::Fault;
 use super::serve::{count, judge};
 use super::wire::{self, Asked, OwnHits, short, too_many, value};
@@ -34,8 +35,8 @@ pub(crate) async fn answer(service: &Service, body: Incoming) -> Answer {
         Ok((status, body)) => (status, "application/json", Bytes::from(body)),
         Err(fault) => {
             tracing::debug!(%fault, "no verdict");
-            // Whatever the fault: so it is in the reference service.
-            (400, "text/plain; charset=utf-8", "Bad Request".into())
+            // Whatever the fault, and with a newline: so it is in the reference service.
+            (400, "text/plain; charset=utf-8", "Bad Request\n".into())
         }
     };
     service.metrics.answered(Edge::Envoy, status);
@@ -50,7 +51,8 @@ async fn decide(service: &Service, body: &[u8]) -> Result<(u16, Vec<u8>), Fault>
     let value: Value = serde_json::from_slice(body).map_err(|_| Fault::Json("it is no JSON"))?;
     let view = service.limiter.view();
     let asked = asked(&value)?;
-    judge(service, &view, &asked, reply::written).await
+    let wait = CallerWait::unbounded();
+    judge(service, &view, &asked, wait, reply::written).await
 }
 
 /// Reads a request.

@@ -1,11 +1,13 @@
 //! The Envoy rate limit service, version 3, over gRPC, and its JSON twin `POST /json`.
 //!
 //! `wire` and `json` turn bytes into descriptors, `native` makes attributes of them for native rules,
+//! `deadline` is how long a caller waits,
 //! `reply` and `json` write the answer, `headers` and `metadata` what is told along; `frame` is gRPC's
 //! envelope, `health` its health check, `serve` the routes, `statistics` the counts of the reference
 //! service, `error` what is refused and how. How a limit is found or charged is not known here. No
 //! generated code: the messages are few, and each is read once, from the body, without copies.
 
+pub(crate) mod deadline;
 mod error;
 mod frame;
 mod headers;

@@ -1,5 +1,7 @@
 //! How the Envoy protocol is answered, where the reference service can be told to answer otherwise.
 
+use std::time::Duration;
+
 use tidegate_core::described::Manner;
 
 /// The choices there are. The default is ours.
@@ -14,6 +16,8 @@ pub(crate) struct EnvoyOptions {
     /// Above which part of a limit a hit counts as near it; statistics under the names of the
     /// reference are kept only if this is given.
     pub(crate) near_ratio: Option<f64>,
+    /// How long a call without a deadline of its own waits for the store; as long as others if nothing.
+    pub(crate) default_wait: Option<Duration>,
     /// Whether health waits for a configuration that names a domain.
     pub(crate) healthy_when_configured: bool,
 }

@@ -13,6 +13,7 @@ use tidegate::http::BodyStyle;
 use tidegate_core::engine::Judged;
 use tidegate_core::request::Edge;
 
+use super::deadline::CallerWait;
 use super::error::Fault;
 use super::reply::Reply;
 use super::wire::{self, Asked};
@@ -62,10 +63,11 @@ impl Handler for Envoy {
             return answer;
         }
         let method = GrpcMethod::of(parts.uri.path());
+        let wait = CallerWait::of(&parts.headers, service.envoy.default_wait);
         // The head is not held while a body is awaited.
         drop(parts);
         let answered = match method {
-            Some(GrpcMethod::ShouldRateLimit) => should_rate_limit(service, body).await,
+            Some(GrpcMethod::ShouldRateLimit) => should_rate_limit(service, wait, body).await,
             Some(GrpcMethod::Health) => check_health(service, body).await.map(|out| (200, out)),
             None => Err(Fault::NoSuchMethod),
         };
@@ -98,9 +100,9 @@ impl Handler for Envoy {
 /// A status for the metrics, and a message in its envelope.
 type Told = Result<(u16, Vec<u8>), Fault>;
 
-async fn should_rate_limit(service: &Service, body: Incoming) -> Told {
+async fn should_rate_limit(service: &Service, wait: CallerWait, body: Incoming) -> Told {
     let told = match body::read(body, frame::PREFIX + wire::LARGEST).await {
-        Ok(body) => service.wait_for(decide(service, &body)).await,
+        Ok(body) => service.wait_for(decide(service, wait, &body)).await,
         Err(error) => Err(error.into()),
     };
     count(service, &told);
@@ -118,10 +120,10 @@ pub(super) fn count<T>(service: &Service, told: &Result<T, Fault>) {
     }
 }
 
-async fn decide(service: &Service, body: &[u8]) -> Told {
+async fn decide(service: &Service, wait: CallerWait, body: &[u8]) -> Told {
     let view = service.limiter.view();
     let asked = wire::asked(frame::message(body)?)?;
-    judge(service, &view, &asked, |reply| {
+    judge(service, &view, &asked, wait, |reply| {
         let mut out = frame::blank(USUAL_ANSWER);
         reply.write(&mut out);
         out
@@ -134,6 +136,7 @@ pub(super) async fn judge<'v, T>(
     service: &Service,
     view: &'v View<'_, Counters>,
     asked: &Asked<'v>,
+    wait: CallerWait,
     write: impl FnOnce(&Reply<'_, 'v>) -> T,
 ) -> Result<(u16, T), Fault> {
     if !service.is_configured() {
@@ -141,7 +144,8 @@ pub(super) async fn judge<'v, T>(
     }
     let options = &service.envoy;
     let begun = Instant::now();
-    let request = native::request(&asked.described);
+    let mut request = native::request(&asked.described);
+    request.max_wait = wait.left();
     let described = &asked.described;
     let judged = if native::contradicting_keys(described, &view.policy().rules) {
         view.deny_described(request, described, options.manner)

@@ -1,0 +1,98 @@
+//! How long a call waits for a store that is slow: never longer than its caller.
+
+use std::time::Duration;
+
+use http::Request;
+use prost::Message;
+use tidegate_parts::{Fault, Proxy, Server as Redis};
+
+use crate::envoy_compat::deployment;
+use crate::grpc::{Caller, OK, OVER, SHOULD_RATE_LIMIT, framed, request};
+use crate::messages::{RateLimitRequest, RateLimitResponse};
+use crate::server::{Server, wait_for};
+use crate::window::unit;
+
+const LIMITS: &str = "{ domain: shop, descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 20 } }] }";
+
+fn of_user(name: &str) -> RateLimitRequest {
+    request("shop", &[&[("user", name)]])
+}
+
+fn exact(server: &Server) {
+    wait_for("an exact node", || {
+        (server.metric("tidegate_store_exact") == 1).then_some(())
+    });
+}
+
+/// A reference deployment waited 5 ms for its store, and further away than that it denied what it should
+/// have allowed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reference_deployment_counts_exactly_in_a_store_far_away() {
+    let redis = Redis::redis7();
+    let proxy = Proxy::new(redis.address()).await.unwrap();
+    let (dir, mut command) = deployment(LIMITS);
+    command
+        .env("REDIS_SOCKET_TYPE", "tcp")
+        .env("REDIS_URL", proxy.address().to_string());
+    let server = Server::spawn(command, dir);
+    exact(&server);
+    proxy.set(Fault::Delay(Duration::from_millis(8)));
+    let caller = Caller::connect(&server).await;
+    let mut codes = Vec::new();
+    for _ in 0..22 {
+        codes.push(caller.ask(&of_user("ada")).await.overall_code);
+    }
+    let want = [vec![OK; 20], vec![OVER; 2]].concat();
+    assert_eq!(codes, want);
+}
+
+/// A call with a deadline, as gRPC writes it.
+async fn ask_within(caller: &Caller, timeout: &str, asked: &RateLimitRequest) -> RateLimitResponse {
+    let request = Request::post(format!("http://tidegate{SHOULD_RATE_LIMIT}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("grpc-timeout", timeout)
+        .body(())
+        .unwrap();
+    let called = caller.send(request, framed(asked)).await.unwrap();
+    assert_eq!(called.code.as_deref(), Some("0"), "{called:?}");
+    RateLimitResponse::decode(&called.body[5..]).unwrap()
+}
+
+/// The store swallows every reply, and the budget is longer than any test waits: only the deadlines of
+/// callers end the wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_answered_before_its_caller_gives_up() {
+    let redis = Redis::redis7();
+    let proxy = Proxy::new(redis.address()).await.unwrap();
+    let url = format!("redis://{}", proxy.address());
+    let limits = LIMITS.replace("year", unit());
+    let server = Server::with(&limits, &["--store", &url, "--store-budget", "600000"]);
+    exact(&server);
+    let caller = Caller::connect(&server).await;
+    assert_eq!(caller.ask(&of_user("ada")).await.overall_code, OK);
+    proxy.set(Fault::Mute);
+    for timeout in ["20m", "50000u", "3m"] {
+        let told = ask_within(&caller, timeout, &of_user("ada")).await;
+        assert!(matches!(told.overall_code, OK | OVER), "{timeout}");
+    }
+}
+
+/// Envoy gives up after 20 ms if nobody configures it otherwise, and a call without a deadline may be one
+/// of its.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_without_a_deadline_waits_no_longer_than_envoy_would() {
+    let redis = Redis::redis7();
+    let proxy = Proxy::new(redis.address()).await.unwrap();
+    let url = format!("redis://{}", proxy.address());
+    let rules = format!(
+        "version: 1\nrules:\n  - {{ name: r, by: user, rate: 20/{}, algorithm: fixed-window, budget: 600s }}\n",
+        unit()
+    );
+    let server = Server::with(&rules, &["--store", &url]);
+    exact(&server);
+    proxy.set(Fault::Mute);
+    let caller = Caller::connect(&server).await;
+    let told = caller.ask(&of_user("ada")).await;
+    assert!(matches!(told.overall_code, OK | OVER));
+}
