@@ -30,10 +30,22 @@ fn what_clients_say_first_is_answered_as_redis_would() {
     assert_eq!(redis.ask("PING a"), bulk("a"));
     assert_eq!(redis.ask_words(&["ECHO", ""]), bulk(""));
     assert_eq!(redis.ask("SELECT 0"), ok());
-    assert_eq!(redis.ask("COMMAND"), Value::Array(vec![]));
+    let Value::Array(commands) = redis.ask("COMMAND") else {
+        panic!("COMMAND is a list")
+    };
+    assert_eq!(commands.len(), 18);
     assert_eq!(redis.ask("COMMAND DOCS"), Value::Map(vec![]));
-    assert_eq!(redis.ask("COMMAND COUNT"), Value::Integer(15));
-    assert_eq!(redis.ask("COMMAND INFO a"), Value::Array(vec![Value::Null]));
+    assert_eq!(redis.ask("COMMAND COUNT"), Value::Integer(18));
+    let Value::Array(told) = redis.ask("COMMAND INFO a cl.throttle") else {
+        panic!("COMMAND INFO is a list")
+    };
+    assert_eq!(told, [Value::Null, commands[0].clone()]);
+    let Value::Array(throttle) = &told[1] else {
+        panic!("a command is a list")
+    };
+    let keys = [1, 1, 1].map(Value::Integer);
+    assert_eq!(throttle[..2], [bulk("cl.throttle"), Value::Integer(-5)]);
+    assert_eq!(throttle[3..6], keys, "so that clients know the key");
     let Value::Bulk(info) = redis.ask("info") else {
         panic!("INFO is text")
     };
@@ -129,6 +141,50 @@ fn what_is_not_understood_is_worded_as_redis_words_it() {
         Value::Simple("PONG".to_owned()),
         "still there"
     );
+}
+
+/// redis-py and others send every pipeline this way unless told otherwise.
+#[test]
+fn a_transaction_is_kept_and_decided_as_one() {
+    let server = Server::with_resp(NONE, &[]);
+    let mut redis = server.redis();
+    let queued = Value::Simple("QUEUED".to_owned());
+    let throttle = "CL.THROTTLE k 1 1 3600";
+    assert_eq!(redis.ask("MULTI"), ok());
+    for line in [throttle, throttle, throttle, "PING", "CL.THROTTLE k 1 0 1"] {
+        assert_eq!(redis.ask(line), queued, "{line}");
+    }
+    let mut other = server.redis();
+    assert_eq!(
+        other.ask(throttle).integers()[2],
+        1,
+        "nothing is charged yet"
+    );
+    let Value::Array(told) = redis.ask("EXEC") else {
+        panic!("EXEC is a list")
+    };
+    let allowed: Vec<i64> = told[..3].iter().map(|told| told.integers()[0]).collect();
+    assert_eq!(allowed, [0, 1, 1]);
+    assert_eq!(told[3], Value::Simple("PONG".to_owned()));
+    assert!(matches!(told[4], Value::Error(_)), "{told:?}");
+    // What does not exist, or is not whole, runs nothing.
+    for bad in ["GET k", "CL.THROTTLE k"] {
+        assert_eq!(redis.ask("MULTI"), ok());
+        assert!(redis.error(bad).starts_with("ERR "), "{bad}");
+        assert_eq!(redis.ask("CL.THROTTLE other 0 1 3600"), queued);
+        assert!(redis.error("EXEC").starts_with("EXECABORT"), "{bad}");
+    }
+    assert_eq!(redis.ask("MULTI"), ok());
+    assert_eq!(redis.ask("CL.THROTTLE other 0 1 3600"), queued);
+    assert_eq!(redis.ask("DISCARD"), ok());
+    let first = redis.ask("CL.THROTTLE other 0 1 3600").integers();
+    assert_eq!(first[0], 0, "none of these was charged");
+    assert!(redis.error("EXEC").starts_with("ERR EXEC without MULTI"));
+    assert_eq!(redis.ask("MULTI"), ok());
+    assert_eq!(redis.ask("RESET"), Value::Simple("RESET".to_owned()));
+    assert_eq!(redis.ask("PING"), Value::Simple("PONG".to_owned()));
+    assert_eq!(redis.ask("MULTI"), ok());
+    assert_eq!(redis.ask("EXEC"), Value::Array(vec![]));
 }
 
 #[test]

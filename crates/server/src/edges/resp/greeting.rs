@@ -3,12 +3,13 @@
 //! Answered as a Redis without databases, scripts and replicas would, which is what clients probe for;
 //! words are Redis's, because clients look at them.
 
+use super::catalog;
 use super::guesses::MAX_PER_CONNECTION;
 use super::pass::Then;
 use super::password::Password;
 use super::reply::{self, Protocol, echoed};
 use super::session::Session;
-use super::verb::Verb;
+use super::verb::VERBS;
 use super::wire::Arguments;
 
 /// What we say we are: new enough that clients speak RESP3 and say who they are, old enough that they
@@ -146,14 +147,15 @@ fn info(sections: &[std::borrow::Cow<'_, [u8]>], out: &mut Vec<u8>) {
 
 fn command(arguments: &Arguments<'_>, session: &Session, out: &mut Vec<u8>) {
     match arguments.get(1) {
+        None => catalog::all(out),
         // Hints for people at a prompt; nobody else needs them.
-        None => reply::array(out, 0),
         Some(word) if is(word, "DOCS") => reply::map(out, session.protocol, 0),
-        Some(word) if is(word, "COUNT") => reply::integer(out, reply::signed(Verb::COUNT as u64)),
+        Some(word) if is(word, "COUNT") => reply::integer(out, reply::signed(VERBS.len() as u64)),
+        Some(word) if is(word, "INFO") && arguments.len() == 2 => catalog::all(out),
         Some(word) if is(word, "INFO") => {
             reply::array(out, arguments.len() - 2);
-            for _ in 2..arguments.len() {
-                reply::null(out, session.protocol);
+            for name in &arguments[2..] {
+                catalog::one(name, session.protocol, out);
             }
         }
         Some(word) => unknown(out, word, "COMMAND"),

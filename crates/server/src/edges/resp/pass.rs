@@ -15,11 +15,12 @@ use tidegate_core::store::{Refunded, SINGLES, Singles, StoreError};
 use super::ask;
 use super::buffers::BACKLOG;
 use super::greeting::wrong_number;
-use super::reply;
+use super::reply::{self, echoed};
 use super::serve::Resp;
 use super::session::Session;
 use super::throttle::{Asked, Dialect};
-use super::verb::{Verb, unknown};
+use super::transaction::{self, Queued, TransactionVerb};
+use super::verb::{Known, Verb, unknown};
 use super::wire::{self, Arguments, Front};
 use crate::edges::http::wire::Ask;
 
@@ -109,6 +110,23 @@ impl<'b> Pass<'_, 'b> {
         Passed { bytes, then }
     }
 
+    /// Decides the commands of a transaction, whose replies are sent as one.
+    async fn run_all(&mut self, queued: &'b Queued) -> Then {
+        let (mut rest, mut then) = (queued.commands.as_slice(), Then::GoOn);
+        for _ in 0..queued.count {
+            let mut arguments = Arguments::new();
+            let Ok(Front::Command(length)) = wire::front(rest, &mut arguments) else {
+                break; // nothing is kept but whole commands
+            };
+            rest = &rest[length..];
+            if self.command(arguments).await == Then::Close {
+                then = Then::Close;
+            }
+        }
+        self.flush().await;
+        then
+    }
+
     async fn give_up(&mut self, fault: wire::Fault) -> Then {
         self.flush().await;
         reply::error(self.output, &format!("ERR {fault}"));
@@ -116,11 +134,15 @@ impl<'b> Pass<'_, 'b> {
     }
 
     async fn command(&mut self, arguments: Arguments<'b>) -> Then {
-        let verb = Verb::of(&arguments[0]);
+        let known = Known::of(&arguments[0]);
+        let verb = known.map(|known| known.verb);
         if !self.session.admitted && !verb.is_some_and(Verb::is_open) {
             // Nothing waits: nothing was decided for this client.
             reply::error(self.output, "NOAUTH Authentication required.");
             return Then::GoOn;
+        }
+        if self.session.transaction.is_some() && !verb.is_some_and(Verb::ends_or_runs) {
+            return self.queue(known, &arguments);
         }
         match verb {
             Some(Verb::Throttle(dialect)) => self.throttle(dialect, arguments).await,
@@ -142,6 +164,7 @@ impl<'b> Pass<'_, 'b> {
         match verb {
             Verb::Peek => self.peek(arguments).await,
             Verb::Refund => self.refund(&arguments).await,
+            Verb::Transaction(step) => return self.transact(step, &arguments).await,
             Verb::Greet(greeting) => {
                 let password = self.resp.password();
                 return greeting.answer(&arguments, self.session, password, self.output);
@@ -149,6 +172,45 @@ impl<'b> Pass<'_, 'b> {
             Verb::Throttle(_) | Verb::Check => unreachable!("decided with others"),
         }
         Then::GoOn
+    }
+
+    /// Keeps a command for `EXEC`, if there is such a command. Nothing waits to be decided: `MULTI` has
+    /// seen to that.
+    fn queue(&mut self, known: Option<&Known>, arguments: &Arguments<'_>) -> Then {
+        let Some(transaction) = &mut self.session.transaction else {
+            return Then::GoOn;
+        };
+        let Some(known) = known else {
+            transaction.abort();
+            return unknown(self.output, arguments);
+        };
+        if !known.takes(arguments.len()) {
+            transaction.abort();
+            wrong_number(self.output, &known.name.to_ascii_lowercase());
+            return Then::GoOn;
+        }
+        transaction.queue(arguments, self.output);
+        Then::GoOn
+    }
+
+    async fn transact(&mut self, verb: TransactionVerb, arguments: &Arguments<'_>) -> Then {
+        if arguments.len() > 1 {
+            wrong_number(self.output, &echoed(&arguments[0]).to_ascii_lowercase());
+            return Then::GoOn;
+        }
+        let open = &mut self.session.transaction;
+        let Some(queued) = transaction::answer(verb, open, self.output) else {
+            return Then::GoOn;
+        };
+        let mut pass = Pass {
+            resp: self.resp,
+            session: &mut *self.session,
+            output: &mut *self.output,
+            throttles: SmallVec::new(),
+            asks: Vec::new(),
+        };
+        // Boxed: to the compiler one of them could be `EXEC` again.
+        Box::pin(pass.run_all(&queued)).await
     }
 
     async fn throttle(&mut self, dialect: Dialect, mut arguments: Arguments<'b>) {

@@ -2,6 +2,7 @@
 
 use super::reply::Protocol;
 use super::tariffs::Tariffs;
+use super::transaction::Transaction;
 
 /// The state of a connection. Small, because most connections are idle.
 pub(super) struct Session {
@@ -15,6 +16,8 @@ pub(super) struct Session {
     /// Wrong passwords so far.
     pub(super) wrong_passwords: u32,
     pub(super) tariffs: Tariffs,
+    /// The commands since `MULTI`.
+    pub(super) transaction: Option<Box<Transaction>>,
 }
 
 impl Session {
@@ -27,6 +30,7 @@ impl Session {
             admitted: !needs_password,
             wrong_passwords: 0,
             tariffs: Tariffs::default(),
+            transaction: None,
         }
     }
 }

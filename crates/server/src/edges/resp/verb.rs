@@ -4,6 +4,7 @@ use super::greeting::Greeting;
 use super::pass::Then;
 use super::reply::{self, echoed};
 use super::throttle::Dialect;
+use super::transaction::TransactionVerb;
 use super::wire::Arguments;
 
 /// A command.
@@ -17,42 +18,80 @@ pub(super) enum Verb {
     Peek,
     /// Gives back what a receipt says was charged.
     Refund,
+    /// Keeps commands and runs them.
+    Transaction(TransactionVerb),
     /// Anything that charges nothing.
     Greet(Greeting),
 }
 
+/// A command and what clients may want to know of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) name: &'static str,
+    pub(super) verb: Verb,
+    /// How many words it has with its name; at least so many if negative.
+    pub(super) arity: i8,
+    /// Whether the first word after its name is a key.
+    pub(super) has_key: bool,
+}
+
+const fn known(name: &'static str, verb: Verb, arity: i8) -> Known {
+    Known {
+        name,
+        has_key: matches!(verb, Verb::Throttle(_)),
+        verb,
+        arity,
+    }
+}
+
 /// Every command, those that clients send most first.
-const VERBS: [(&str, Verb); Verb::COUNT] = [
-    ("CL.THROTTLE", Verb::Throttle(Dialect::Cell)),
-    ("THROTTLE", Verb::Throttle(Dialect::Crab)),
-    ("TG.CHECK", Verb::Check),
-    ("TG.PEEK", Verb::Peek),
-    ("TG.REFUND", Verb::Refund),
-    ("PING", Verb::Greet(Greeting::Ping)),
-    ("HELLO", Verb::Greet(Greeting::Hello)),
-    ("CLIENT", Verb::Greet(Greeting::Client)),
-    ("AUTH", Verb::Greet(Greeting::Auth)),
-    ("INFO", Verb::Greet(Greeting::Info)),
-    ("SELECT", Verb::Greet(Greeting::Select)),
-    ("ECHO", Verb::Greet(Greeting::Echo)),
-    ("COMMAND", Verb::Greet(Greeting::Command)),
-    ("RESET", Verb::Greet(Greeting::Reset)),
-    ("QUIT", Verb::Greet(Greeting::Quit)),
+pub(super) const VERBS: [Known; 18] = [
+    known("CL.THROTTLE", Verb::Throttle(Dialect::Cell), -5),
+    known("THROTTLE", Verb::Throttle(Dialect::Crab), -5),
+    known("TG.CHECK", Verb::Check, -1),
+    known("TG.PEEK", Verb::Peek, -1),
+    known("TG.REFUND", Verb::Refund, 2),
+    known("MULTI", Verb::Transaction(TransactionVerb::Multi), 1),
+    known("EXEC", Verb::Transaction(TransactionVerb::Exec), 1),
+    known("DISCARD", Verb::Transaction(TransactionVerb::Discard), 1),
+    known("PING", Verb::Greet(Greeting::Ping), -1),
+    known("HELLO", Verb::Greet(Greeting::Hello), -1),
+    known("CLIENT", Verb::Greet(Greeting::Client), -2),
+    known("AUTH", Verb::Greet(Greeting::Auth), -2),
+    known("INFO", Verb::Greet(Greeting::Info), -1),
+    known("SELECT", Verb::Greet(Greeting::Select), 2),
+    known("ECHO", Verb::Greet(Greeting::Echo), 2),
+    known("COMMAND", Verb::Greet(Greeting::Command), -1),
+    known("RESET", Verb::Greet(Greeting::Reset), 1),
+    known("QUIT", Verb::Greet(Greeting::Quit), -1),
 ];
 
-impl Verb {
-    /// How many there are.
-    pub(super) const COUNT: usize = 15;
-
+impl Known {
     /// The command called `name`, in either case.
-    pub(super) fn of(name: &[u8]) -> Option<Self> {
-        let named = |(verb, _): &&(&str, Verb)| name.eq_ignore_ascii_case(verb.as_bytes());
-        VERBS.iter().find(named).map(|(_, verb)| *verb)
+    pub(super) fn of(name: &[u8]) -> Option<&'static Self> {
+        let mut known = VERBS.iter();
+        known.find(|known| name.eq_ignore_ascii_case(known.name.as_bytes()))
     }
 
+    /// Whether it may have so many words, its name included.
+    pub(super) fn takes(&self, words: usize) -> bool {
+        let arity = usize::from(self.arity.unsigned_abs());
+        words == arity || (self.arity < 0 && words > arity)
+    }
+}
+
+impl Verb {
     /// Whether it is answered before the password is shown.
     pub(super) fn is_open(self) -> bool {
         matches!(self, Verb::Greet(greeting) if greeting.is_open())
+    }
+
+    /// Whether it is answered at once between `MULTI` and `EXEC`.
+    pub(super) fn ends_or_runs(self) -> bool {
+        matches!(
+            self,
+            Verb::Transaction(_) | Verb::Greet(Greeting::Quit | Greeting::Reset)
+        )
     }
 }
 
