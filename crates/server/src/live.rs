@@ -4,12 +4,12 @@
 //! The following itself is the library's, or that of [`xds`]; here the news become log lines
 //! and metrics, and the series of rules are found when they come into force.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tidegate::live::State;
+use tidegate::live::{Pick, State, left_out};
 use tidegate::{Follower, News, Policy, Reading};
 use tidegate_core::rules::SourceFile;
 use tracing::{info, warn};
@@ -79,7 +79,11 @@ impl Live {
             Some(path) => {
                 let (telling, known) = (Arc::clone(service), Arc::clone(&standing));
                 let policy = Arc::clone(service.limiter.policy());
-                let tell = move |news: News<'_>| tell(&telling, &known, news);
+                let left_out = LeftOut::of(path, from.pick);
+                let tell = move |news: News<'_>| {
+                    tell(&telling, &known, news);
+                    left_out.warn(news);
+                };
                 Some(Follower::start(policy, path, tell)?)
             }
         };
@@ -113,6 +117,39 @@ impl Live {
     /// Why what is on disk is not in force, if it is not.
     pub(crate) fn stale(&self) -> Option<String> {
         locked(&self.standing).stale()
+    }
+}
+
+/// The files of a rules folder that are not read although they read like rules: named in the log when
+/// they are first seen, because a limit in one of them does not exist.
+struct LeftOut {
+    folder: Option<PathBuf>,
+    known: Mutex<Vec<PathBuf>>,
+}
+
+impl LeftOut {
+    fn of(path: &Path, pick: Pick) -> Self {
+        LeftOut {
+            // Where every file counts, none is left out.
+            folder: (pick == Pick::Rules).then(|| path.to_owned()),
+            known: Mutex::default(),
+        }
+    }
+
+    fn warn(&self, news: News<'_>) {
+        let (Some(folder), News::Rules(_)) = (&self.folder, news) else {
+            return;
+        };
+        let found = left_out(folder);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for file in found.iter().filter(|file| !known.contains(file)) {
+            let file = Shown(&file.to_string_lossy()).to_string();
+            warn!(
+                file,
+                "not read: only *.yaml and *.yml files in the rules folder itself are; rename or move it"
+            );
+        }
+        *known = found;
     }
 }
 

@@ -100,7 +100,8 @@ fn read_tops<'d>(documents: &[&'d Named<'_>], faults: &mut Faults) -> Vec<File<'
     for (name, document) in documents {
         let report = &mut report(name, faults);
         let Some(root) = document.root() else {
-            report.fault(0, "is empty; write `version: 1` and `rules:`");
+            report.fault(0, "is empty; write `version: 1` and `rules:`, or `domain:` and `descriptors:` for limits of Envoy, or \
+                 remove the file");
             continue;
         };
         if let Some(top) = TopSlots::read(root, "the file", report) {

@@ -4,7 +4,8 @@
 //! the keys file too.
 
 use tidegate::Policy;
-use tidegate_core::rules;
+use tidegate::live::left_out;
+use tidegate_core::rules::{self, Dialect};
 use tidegate_core::store::Abilities;
 
 use super::{Exit, LintArgs, complain, say};
@@ -12,7 +13,18 @@ use super::{Exit, LintArgs, complain, say};
 pub(super) fn run(args: &LintArgs) -> Exit {
     let mut exit = Exit::Done;
     for path in &args.paths {
-        match Policy::load_for(path, Abilities::UNKNOWN) {
+        let dialect = Dialect {
+            merge_domains: args.merge_domains,
+            ..Abilities::UNKNOWN.into()
+        };
+        let left_out = left_out(path);
+        for file in &left_out {
+            complain(format_args!(
+                "warning: {} is not read: only *.yaml and *.yml files in the folder itself are; rename or move it",
+                file.display()
+            ));
+        }
+        match Policy::load_for(path, dialect) {
             Ok(policy) => {
                 let warnings = rules::lint(&policy.rules);
                 for warning in &warnings {
@@ -22,7 +34,7 @@ pub(super) fn run(args: &LintArgs) -> Exit {
                     "{}: {} rules, {} warnings",
                     path.display(),
                     policy.rules.rules().len(),
-                    warnings.len()
+                    warnings.len() + left_out.len()
                 ));
             }
             Err(faults) => {

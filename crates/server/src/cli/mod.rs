@@ -65,6 +65,10 @@ struct LintArgs {
     /// Rules files, or folders of them; each is checked as one set of rules
     #[arg(required = true, value_name = "FILE")]
     paths: Vec<PathBuf>,
+
+    /// Let several files of the Envoy protocol speak of one domain, as `serve --merge-domains` does
+    #[arg(long)]
+    merge_domains: bool,
 }
 
 #[derive(Args, Debug)]

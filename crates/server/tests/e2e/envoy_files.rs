@@ -1,10 +1,11 @@
 //! What a file of descriptors may say and what it may not, by a server that reads it while it runs.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::http::Reply;
-use crate::server::{Server, wait_for};
+use crate::server::{BINARY, Server, wait_for};
 use crate::window::unit;
 
 /// Each file has one fault, and beside it lies what is said about it.
@@ -95,4 +96,68 @@ fn every_unit_counts_from_multiples_of_its_length_since_1970() {
         let ends = asked.map(|now| length - now % length);
         assert!(ends.into_iter().any(|end| end == reset), "{unit}: {reset}");
     }
+}
+
+/// A folder with rules, and limits under names that are not read.
+fn folder_with_more() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = |key: &str| {
+        format!(
+            "{{domain: shop, descriptors: [{{key: {key}, rate_limit: {{unit: day, requests_per_unit: 0}}}}]}}"
+        )
+    };
+    std::fs::create_dir(dir.path().join("below")).unwrap();
+    for (name, key) in [
+        ("a.yaml", "read"),
+        ("limits.json", "json"),
+        ("below/b.yaml", "below"),
+    ] {
+        std::fs::write(dir.path().join(name), limits(key)).unwrap();
+    }
+    dir
+}
+
+/// A limit in such a file did not exist, and nothing said so.
+#[test]
+fn files_that_are_not_read_are_named_in_the_log() {
+    let mut command = Command::new(BINARY);
+    let dir = folder_with_more();
+    command.args(["serve", "--rules"]).arg(dir.path());
+    let server = Server::spawn(command, dir);
+    for name in ["limits.json", "below/b.yaml"] {
+        let ends = |line: &serde_json::Value| {
+            let file = line["file"].as_str().unwrap_or_default();
+            file.ends_with(name)
+        };
+        let line = server.wait_log(ends);
+        let message = line["message"].as_str().unwrap();
+        assert!(message.starts_with("not read"), "{line}");
+    }
+    assert_eq!(ask(&server, "read").status, 429);
+    assert_eq!(ask(&server, "json").status, 200, "as the log says");
+}
+
+#[test]
+fn lint_names_files_that_are_not_read_and_merges_domains_if_told() {
+    let dir = folder_with_more();
+    let lint = |flags: &[&str]| {
+        let mut command = Command::new(BINARY);
+        let output = command.arg("lint").args(flags).arg(dir.path()).output();
+        let output = output.unwrap();
+        let told = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(told).unwrap())
+    };
+    let (code, told) = lint(&[]);
+    assert_eq!(code, Some(0), "{told}");
+    for name in ["limits.json is not read", "below/b.yaml is not read"] {
+        assert!(told.contains(name), "{told}");
+    }
+    assert!(!told.contains("a.yaml is not read"), "{told}");
+    let more = "{domain: shop, descriptors: [{key: more}]}";
+    std::fs::write(dir.path().join("c.yaml"), more).unwrap();
+    let (code, told) = lint(&[]);
+    assert_eq!(code, Some(78), "{told}");
+    assert!(told.contains("has the domain `shop`"), "{told}");
+    let (code, told) = lint(&["--merge-domains"]);
+    assert_eq!(code, Some(0), "{told}");
 }

@@ -14,6 +14,7 @@
 mod cell;
 mod folders;
 mod intake;
+mod left_out;
 mod pace;
 mod retired;
 mod snapshot;
@@ -22,6 +23,7 @@ mod survey;
 mod watch;
 
 pub use cell::{Failure, Live, Versioned};
+pub use left_out::left_out;
 pub use pace::{Next, Pace, Settle};
 pub use snapshot::{Part, PartReader, Snapshot};
 pub use state::{State, Why};

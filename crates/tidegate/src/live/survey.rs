@@ -196,9 +196,15 @@ pub(super) fn because(path: &Path, error: &io::Error) -> Why {
     }
 }
 
-fn folder(path: &Path, pick: Pick) -> Result<Vec<Found>, Why> {
+/// The files of a folder that count.
+pub(super) fn files_in(path: &Path, pick: Pick) -> Result<Vec<PathBuf>, Why> {
     let mut paths = Vec::new();
     list(path, pick, DEEPEST, &mut paths)?;
+    Ok(paths)
+}
+
+fn folder(path: &Path, pick: Pick) -> Result<Vec<Found>, Why> {
+    let mut paths = files_in(path, pick)?;
     if paths.is_empty() {
         return Err(Why::EmptyFolder {
             path: path.to_owned(),
