@@ -46,6 +46,7 @@ impl Reader {
     fn edited<T>(&self, with: impl FnOnce(&[(&str, &str)]) -> T) -> T {
         let ports: Vec<_> = PORTS.into_iter().zip(self.ports).flat_map(moved).collect();
         let backend = format!("http.server {}", self.ports[5]);
+        let chat = format!("backend.py {}", self.ports[5]);
         let edits = ports.iter().map(|(from, to)| (&**from, &**to));
         // A window that ends in between, or a machine that is busy, is not what the page is about.
         let window = format!("unit: {}", unit());
@@ -53,6 +54,7 @@ impl Reader {
             ("unit: hour", &*window),
             ("timeout: 0.25s", "timeout: 20s"),
             ("http.server 3000", &*backend),
+            ("backend.py 3000", &*chat),
         ];
         let edits = edits.chain(others).chain(PATIENT);
         with(&edits.collect::<Vec<_>>())
@@ -122,12 +124,24 @@ fn masked(text: &str) -> String {
     })
 }
 
-/// Does what the section says, in a copy of `folder`.
-fn follow(page: &str, section: &str, folder: &str) {
+/// What a section shows to be typed.
+fn block<'p>(page: &'p str, section: &str) -> &'p str {
     let section = page.split(&format!("## {section}\n")).nth(1).unwrap();
     let block = section.split("```console\n").nth(1).unwrap();
     let block = block.split("```").next().unwrap();
     assert!(block.lines().count() <= 10, "ten lines: {block}");
+    block
+}
+
+/// Each line of a block, and what it prints.
+fn lines(block: &str) -> impl Iterator<Item = (&str, &str)> {
+    let steps = block.split("$ ").skip(1);
+    steps.map(|step| step.split_once('\n').unwrap())
+}
+
+/// Does what the section says, in a copy of `folder`.
+fn follow(page: &str, section: &str, folder: &str) {
+    let block = block(page, section);
     // A port that is free now may be taken before its program has it; then everything again with others.
     let asked = wait_for(
         "programs that stay up; scripts/tools installs what is missing",
@@ -139,8 +153,7 @@ fn follow(page: &str, section: &str, folder: &str) {
 /// Takes each step of a block and counts those that show something; nothing if a program has ended.
 fn steps(block: &str, mut reader: Reader) -> Option<usize> {
     let mut asked = 0;
-    for step in block.split("$ ").skip(1) {
-        let (line, shown) = step.split_once('\n').unwrap();
+    for (line, shown) in lines(block) {
         if let Some(line) = line.strip_suffix(" &") {
             reader.start(line);
         } else {
@@ -175,4 +188,21 @@ fn haproxy_refuses_as_the_page_shows() {
 fn envoy_refuses_as_the_page_shows() {
     follow(ENVOY, "From nothing to a refusal", "docs/envoy");
     follow(ENVOY, "Rules of Tidegate's own", "docs/envoy");
+}
+
+/// What an answer used is reported after it, so a busy machine may ask too soon; then all of it again.
+#[test]
+fn envoy_charges_what_answers_used_as_the_page_shows() {
+    let block = block(ENVOY, "What an answer used");
+    wait_for("what answers used, as the page shows it", || {
+        let mut reader = Reader::of("docs/envoy");
+        let mut same = true;
+        for (line, shown) in lines(block) {
+            match line.strip_suffix(" &") {
+                Some(line) => reader.start(line),
+                None => same &= masked(&reader.run(line)?) == masked(shown),
+            }
+        }
+        same.then_some(())
+    });
 }
