@@ -218,3 +218,21 @@ fn the_query_is_checked() {
         assert_eq!(deny(query).unwrap_err().field, field);
     }
 }
+
+#[test]
+fn the_path_as_it_was_sent_is_there_for_rules_that_use_it() {
+    let text =
+        "version: 1\nrules:\n  - { name: r, match: { raw_path: /a/ }, by: ip, rate: 1/hour }\n";
+    let file = tidegate_core::rules::SourceFile { name: "r", text };
+    let reading = Reading::of(&Arc::new(tidegate_core::rules::parse(&[file]).unwrap()));
+    let peer = Place::Unix("x".into());
+    let ask = |target: &str| {
+        let headers = headers(&[("x-original-uri", target)]);
+        let request = request(&headers, Options::default(), &peer, &reading);
+        let raw = request.map(|request| request.text("raw_path").map(str::to_owned));
+        raw.map_err(|wrong| wrong.field)
+    };
+    assert_eq!(ask("/a/?x"), Ok(Some("/a/?x".to_owned())));
+    let long = format!("/a?{}", "x".repeat(LONGEST_VALUE));
+    assert_eq!(ask(&long), Err("raw_path".to_owned()));
+}
