@@ -11,7 +11,7 @@ use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
 use crate::net::waiting_streams::WaitingStreams;
-use crate::net::{body, connection, heads, linger, outgoing, tls};
+use crate::net::{body, connection, heads, linger, outgoing, tls, unfinished_heads};
 
 const BEGIN: &str = "<!-- caps -->\n";
 const END: &str = "<!-- end of caps -->\n";
@@ -243,6 +243,12 @@ fn of_http2() -> Vec<Row> {
             "streams of a listener that wait, with their heads",
             size(WaitingStreams::MAX_BYTES),
             "the one that has waited longest is reset",
+        ),
+        (
+            door,
+            "connections of a listener that wait for the rest of a head",
+            number(unfinished_heads::MAX_UNFINISHED),
+            "the connection ends",
         ),
         (
             door,

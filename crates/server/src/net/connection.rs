@@ -27,6 +27,7 @@ use crate::net::heads::{HeadError, HeldHead, HeldHeads};
 use crate::net::linger::Lingering;
 use crate::net::outgoing::Outgoing;
 use crate::net::streams::{ConnectionWithStreams, StreamExecutor, StreamQueue};
+use crate::net::unfinished_heads::FrameScanner;
 use crate::net::unix_authority::UnixAuthority;
 use crate::net::watch::{self, Activity, Guards, Keeping};
 
@@ -106,7 +107,8 @@ where
         respond(Arc::clone(&requests), served)
     });
     let builder = builder(shared.handler.speaks(), streams.executor());
-    let io = Lingering::new(Fair(io));
+    let frames = FrameScanner::new(Arc::clone(&guards.unfinished_heads));
+    let io = Lingering::new(Fair::new(io, frames));
     let io = match (&shared.peer, shared.handler.speaks()) {
         (Place::Unix(_), Speaks::Http2) => UnixAuthority::rewritten(io),
         _ => UnixAuthority::ignored(io),
@@ -271,6 +273,7 @@ mod tests {
             phase: phase.subscribe(),
             metrics: Arc::clone(&metrics),
             waiting_streams: WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics)),
+            unfinished_heads: Arc::new(Semaphore::new(1)),
         };
         let peer = Place::Unix("test".into());
         let keeping = Keeping {
