@@ -14,6 +14,7 @@ mod ledger;
 mod pass_on;
 mod replies;
 mod reservation;
+mod run;
 mod shared;
 mod terms;
 
@@ -26,6 +27,7 @@ pub use self::failure::{FailureCause, FailureKind};
 pub use self::ledger::{Abandoned, Ledger};
 pub use self::replies::{ReplyCountError, one_reply_per_set};
 pub use self::reservation::{Correction, Kept, Reserve, Settle, Settled, Used};
+pub use self::run::RunId;
 pub use self::shared::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, Vitals};
 pub use self::terms::{Abilities, Counting, Durability, Keeps, OnStoreFailure, Terms};
 use crate::algorithms::{Figures, Limit, State, Verdict};
@@ -275,6 +277,20 @@ pub enum Refunded {
     Already,
     /// Too late to matter, or no room to remember the id; nothing changed.
     Lapsed,
+    /// The charge was counted by another run or another node, whose counts are not here; nothing changed.
+    Unknown,
+}
+
+impl Refunded {
+    /// The name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Refunded::Done => "done",
+            Refunded::Already => "already",
+            Refunded::Lapsed => "lapsed",
+            Refunded::Unknown => "unknown",
+        }
+    }
 }
 
 /// Units taken from one limit in advance.
@@ -384,6 +400,12 @@ type Answer<T> = Result<T, StoreError>;
 
 /// A place that keeps counters. Every verb is atomic.
 pub trait Store: Send + Sync {
+    /// The run that counts with these terms end with; `None` for counts that nodes share and that outlive
+    /// a process. A charge can be refunded only in the run that counted it.
+    fn run_of(&self, _terms: &Terms) -> Option<RunId> {
+        None
+    }
+
     /// Charges every limit of one request in a single step: all are spent or none is.
     fn charge(&self, set: &ChargeSet<'_>) -> impl Future<Output = Answer<Outcome>> + Send;
 

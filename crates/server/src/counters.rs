@@ -16,7 +16,8 @@ use tidegate::{Limiter, Secret};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
     Charge, ChargeSet, FailureKind, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund,
-    Refunded, Reserve, Seed, Settle, Settled, Singles, Store, StoreError, Unacknowledged,
+    Refunded, Reserve, RunId, Seed, Settle, Settled, Singles, Store, StoreError, Terms,
+    Unacknowledged,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -32,8 +33,9 @@ const LONGEST_REPLY: Duration = Duration::from_secs(5);
 /// How long to wait before the store is asked for the secret again.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// How often to look whether the store still has the secret.
-const CHECK_SECRET: Duration = Duration::from_secs(10);
+/// How often to look whether the store still has the secret: often enough that a newcomer waits for it
+/// (`Redis::awaits_secret`).
+const CHECK_SECRET: Duration = Duration::from_millis(500);
 /// What happens without the store.
 pub(crate) const LOCAL: &str = "this node decides by its share of each limit";
 /// How long to wait before looking whether decisions are exact.
@@ -90,11 +92,13 @@ impl Counters {
         clock: SystemClock,
         cap: u64,
         folder: &Path,
+        secret: &Secret,
         rules: &RuleSet,
     ) -> Result<Self, BadJournal> {
         let (memory, journal) = (MemoryStore::with_cap(clock, cap), data::journal(folder));
         let limit = |of: tidegate::stores::disk::Remembered<'_>| data::limit_of(rules, of);
-        let (store, found) = DiskStore::open(&journal, memory, limit, Box::new(tell_journal))?;
+        let opened = DiskStore::open(&journal, secret, memory, limit, Box::new(tell_journal));
+        let (store, found) = opened?;
         let (counters, without_rule) = (found.counters, found.without_rule);
         info!(counters, without_rule, "durable counts go on");
         Ok(Counters::Disk(store))
@@ -257,6 +261,9 @@ pub(crate) async fn join(limiter: &Limiter<Counters>, own: Option<&Secret>) -> O
     let Counters::Shared(shared) = limiter.store() else {
         return None;
     };
+    if own.is_none() {
+        shared.await_restored_secret().await;
+    }
     let secret = shared.agreed(|| shared.bare.share_secret(own)).await;
     limiter.use_secret(secret.clone());
     shared.bare.unlock();
@@ -339,6 +346,22 @@ pub(crate) fn roster(limiter: &Limiter<Counters>) -> Vec<NodeId> {
 }
 
 impl Shared {
+    /// Waits while the secret is missing and a node that knows it is about to restore it.
+    async fn await_restored_secret(&self) {
+        let mut logged = false;
+        loop {
+            self.bare.ready().await;
+            if !matches!(self.bare.awaits_secret().await, Ok(true)) {
+                return;
+            }
+            if !logged {
+                warn!("the store's secret was deleted; waiting for a running node to restore it");
+                logged = true;
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    }
+
     /// Asks for the secret until this node may count there; says once why it may not.
     async fn agreed<F>(&self, ask: impl Fn() -> F) -> Secret
     where
@@ -388,6 +411,14 @@ macro_rules! either {
 type Answer<T> = Result<T, StoreError>;
 
 impl Store for Counters {
+    fn run_of(&self, terms: &Terms) -> Option<RunId> {
+        match self {
+            Counters::Memory(store) => store.run_of(terms),
+            Counters::Disk(store) => store.run_of(terms),
+            Counters::Shared(shared) => shared.store.run_of(terms),
+        }
+    }
+
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         either!(self, store => store.charge(set))
     }

@@ -12,7 +12,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use tidegate::Secret;
-use tidegate::stores::disk::Remembered;
+use tidegate::clock::{Clock, SystemClock};
+use tidegate::stores::disk::{self, Remembered};
 use tidegate_core::algorithms::Limit;
 use tidegate_core::rules::RuleSet;
 
@@ -27,12 +28,22 @@ pub(crate) fn prepare(folder: &Path) -> Result<(), String> {
     made.map_err(|error| fault(folder, &error))
 }
 
-/// The secret of this node: drawn at its first start, the same at every later one.
+/// The secret of this node: drawn at its first start, the same at every later one. One that was lost
+/// beside counts is not drawn anew: none of them would be found again.
 pub(crate) fn secret(folder: &Path) -> Result<Secret, String> {
     let file = folder.join("secret");
     let bytes = match fs::read(&file) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let (journal, now) = (journal(folder), SystemClock::new().now());
+            if disk::has_counts(&journal, now).map_err(|error| error.to_string())? {
+                return Err(format!(
+                    "{}: is missing, and {} beside it holds counts that only this secret can name; put the \
+                     secret back from a copy, or move the journal away to begin with no counts",
+                    file.display(),
+                    journal.display()
+                ));
+            }
             draw(folder, &file).map_err(|error| fault(&file, &error))?
         }
         Err(error) => return Err(fault(&file, &error)),

@@ -210,22 +210,22 @@ impl<S: Store> Limiter<S> {
     /// When the operating system has no randomness for its id.
     pub fn receipt(&self, decision: &Decision) -> Result<Option<String>, getrandom::Error> {
         let id = (self.draw_id)()?;
-        let receipt = Receipt::of(decision, || id);
+        let receipt = Receipt::of(decision, || id, |terms| self.store.run_of(terms));
         Ok(receipt.map(|receipt| receipt.seal(&self.keys.load().secret)))
     }
 
-    /// Gives back what a receipt says was charged, once.
+    /// Refunds what a receipt says was charged, once. Counts that end with a process are refunded by the
+    /// run that charged them, and by no other.
     ///
     /// # Errors
     /// When the receipt is not of this deployment, or the store gave no answer.
     pub async fn refund(&self, receipt: &str) -> Result<Refunded, RefundError> {
         let receipt = Receipt::open(receipt, Kind::Charge, &self.keys.load().secret)?;
         let policy = self.policy.get();
-        let refund = receipt.refund(&policy.rules);
-        if refund.set.charges.is_empty() {
-            return Ok(Refunded::Lapsed); // every rule of it has changed since
+        match receipt.refund(&policy.rules, |terms| self.store.run_of(terms)) {
+            Ok(refund) => Ok(self.store.refund(&refund).await?),
+            Err(nothing_to_refund) => Ok(nothing_to_refund),
         }
-        Ok(self.store.refund(&refund).await?)
     }
 }
 

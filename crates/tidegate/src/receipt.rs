@@ -5,10 +5,13 @@
 //! works once is the store's promise, by its id. That of a reservation is of another kind: neither can be
 //! handed in for the other.
 
+#[cfg(test)]
+mod tests;
+
 use smallvec::SmallVec;
 use tidegate_core::engine::{Decision, LimitView};
 use tidegate_core::rules::RuleSet;
-use tidegate_core::store::{Charge, ChargeSet, Refund, Role, Settle, Used};
+use tidegate_core::store::{Charge, ChargeSet, Refund, Refunded, Role, RunId, Settle, Terms, Used};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
@@ -33,8 +36,8 @@ pub enum ReceiptError {
 /// What a receipt is of: its first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// A charge that can be refunded.
-    Charge = 1,
+    /// A charge that can be refunded. Not 1, which was a charge without the run that counted it.
+    Charge = 3,
     /// A reservation that can be settled.
     Reservation = 2,
 }
@@ -99,15 +102,23 @@ struct Entry {
     tag: u32,
     subject: Fingerprint,
     cost: Cost,
+    /// The run that counted it, of a charge whose counts end with a process. A reservation names none:
+    /// the store that made it remembers it.
+    run: Option<RunId>,
 }
 
 impl Receipt {
-    /// The receipt of a decision that charged something. `draw` makes an id, the first time.
-    pub(crate) fn of(decision: &Decision, draw: impl FnOnce() -> u128) -> Option<Self> {
+    /// The receipt of a decision that charged something. `draw` makes an id, the first time; `run_of` is
+    /// the store's.
+    pub(crate) fn of(
+        decision: &Decision,
+        draw: impl FnOnce() -> u128,
+        run_of: impl Fn(&Terms) -> Option<RunId>,
+    ) -> Option<Self> {
         let id = decision.charge_id(draw)?;
         let resets = decision.limits().filter(is_charged);
         let resets = resets.map(|view| view.reading.figures.reset_after);
-        let entries = entries_of(decision);
+        let entries = entries_of(decision, run_of);
         (!entries.is_empty()).then_some(Receipt {
             kind: Kind::Charge,
             id,
@@ -132,7 +143,7 @@ impl Receipt {
             charged: decision.at(),
             until: decision.at().plus(lasts),
             units: units.map(str::to_owned).collect(),
-            entries: entries_of(decision),
+            entries: entries_of(decision, |_| None),
         }
     }
 
@@ -183,14 +194,35 @@ impl Receipt {
 
     /// What to ask of the store. A rule that has changed since is left out: what a unit of then is
     /// worth now cannot be said, and giving back too little is the safe side.
-    pub(crate) fn refund<'r>(&self, rules: &'r RuleSet) -> Refund<'r> {
-        let charges = self.entries.iter();
-        let charges = charges.filter_map(|entry| Some(entry.charge(rules)?.0));
-        Refund {
-            id: self.id,
-            charged: self.charged,
-            until: self.until,
-            set: ChargeSet::of(charges),
+    ///
+    /// # Errors
+    /// The answer, if there is nothing left to refund: every rule has changed, or the charges were counted
+    /// by other runs than those of the store, which `run_of` names.
+    pub(crate) fn refund<'r>(
+        &self,
+        rules: &'r RuleSet,
+        run_of: impl Fn(&Terms) -> Option<RunId>,
+    ) -> Result<Refund<'r>, Refunded> {
+        let (mut set, mut unknown) = (ChargeSet::default(), false);
+        for entry in &self.entries {
+            let Some((charge, _)) = entry.charge(rules) else {
+                continue;
+            };
+            if entry.run == run_of(charge.terms) {
+                set.charges.push(charge);
+            } else {
+                unknown = true;
+            }
+        }
+        match (set.charges.is_empty(), unknown) {
+            (false, _) => Ok(Refund {
+                id: self.id,
+                charged: self.charged,
+                until: self.until,
+                set,
+            }),
+            (true, true) => Err(Refunded::Unknown),
+            (true, false) => Err(Refunded::Lapsed),
         }
     }
 
@@ -220,6 +252,9 @@ impl Receipt {
             bytes.extend(entry.tag.to_be_bytes());
             bytes.extend(entry.subject.bits().to_be_bytes());
             bytes.extend(entry.cost.get().to_be_bytes());
+            if self.kind == Kind::Charge {
+                bytes.extend(entry.run.map_or(0, RunId::bits).to_be_bytes());
+            }
         }
         bytes
     }
@@ -262,6 +297,11 @@ impl Receipt {
                 tag: u32::from_be_bytes(from.take()?),
                 subject: Fingerprint::new(u128::from_be_bytes(from.take()?)),
                 cost: Cost::new(u64::from_be_bytes(from.take()?))?,
+                run: if kind == Kind::Charge {
+                    RunId::new(u64::from_be_bytes(from.take()?))
+                } else {
+                    None
+                },
             });
         }
         Some(receipt)
@@ -290,7 +330,7 @@ fn is_charged(view: &LimitView<'_>) -> bool {
     view.role == Role::Enforce || view.reading.verdict.allows()
 }
 
-fn entries_of(decision: &Decision) -> Vec<Entry> {
+fn entries_of(decision: &Decision, run_of: impl Fn(&Terms) -> Option<RunId>) -> Vec<Entry> {
     let charged = decision.limits().filter(is_charged);
     let entries = charged.map(|view| Entry {
         rule: view.rule.name().as_str().to_owned(),
@@ -298,6 +338,7 @@ fn entries_of(decision: &Decision) -> Vec<Entry> {
         tag: view.limit.tag(),
         subject: view.subject,
         cost: view.cost,
+        run: run_of(view.rule.terms()),
     });
     entries.collect()
 }
@@ -354,120 +395,6 @@ impl Receipt {
             until: Nanos::ZERO,
             units: Vec::new(),
             entries: Vec::new(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tidegate_mutations::{Attack, Numbers, inputs};
-
-    fn receipt() -> Receipt {
-        Receipt {
-            kind: Kind::Charge,
-            id: 42,
-            charged: Nanos::from_secs(1),
-            until: Nanos::from_secs(61),
-            units: Vec::new(),
-            entries: vec![Entry {
-                rule: "search".into(),
-                rate: 1,
-                tag: 7,
-                subject: Fingerprint::new(99),
-                cost: Cost::ONE,
-            }],
-        }
-    }
-
-    #[test]
-    fn what_is_sealed_can_be_opened() {
-        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
-        let text = receipt().seal(&secret);
-        assert_eq!(Receipt::open(&text, Kind::Charge, &secret), Ok(receipt()));
-    }
-
-    #[test]
-    fn a_receipt_of_one_kind_is_none_of_the_other() {
-        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
-        for (kind, other) in [
-            (Kind::Charge, Kind::Reservation),
-            (Kind::Reservation, Kind::Charge),
-        ] {
-            let text = Receipt { kind, ..receipt() }.seal(&secret);
-            assert!(Receipt::open(&text, kind, &secret).is_ok());
-            let opened = Receipt::open(&text, other, &secret);
-            assert_eq!(opened, Err(ReceiptError::Forged));
-        }
-    }
-
-    #[test]
-    fn no_digit_can_be_changed_and_none_left_out() {
-        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
-        let text = receipt().seal(&secret);
-        for at in 0..text.len() {
-            let mut altered = text.clone().into_bytes();
-            altered[at] = if altered[at] == b'0' { b'1' } else { b'0' };
-            let altered = String::from_utf8(altered).unwrap();
-            assert_eq!(
-                Receipt::open(&altered, Kind::Charge, &secret),
-                Err(ReceiptError::Forged)
-            );
-            assert_eq!(
-                Receipt::open(&text[..at], Kind::Charge, &secret),
-                Err(ReceiptError::Forged)
-            );
-        }
-    }
-
-    /// Even if the seal were broken, what is in it cannot do harm.
-    #[test]
-    fn no_payload_panics_or_takes_long() {
-        let good: Vec<Vec<u8>> = [Kind::Charge, Kind::Reservation]
-            .into_iter()
-            .map(|kind| {
-                let units = match kind {
-                    Kind::Charge => Vec::new(),
-                    Kind::Reservation => vec!["tokens".to_owned(), "calls".to_owned()],
-                };
-                let receipt = receipt();
-                Receipt {
-                    kind,
-                    units,
-                    ..receipt
-                }
-                .payload()
-            })
-            .collect();
-        let attack = Attack {
-            parser: "receipts",
-            seed: 0x5ea1,
-            inputs: inputs::RECEIPTS,
-            good: &[&good[0], &good[1]],
-            tokens: &[b"\0", b"\x01", b"\x02", b"\xff", b"\0\x06", b"search"],
-            nests: &[(b"\0\x01", b"a")],
-            numbers: Numbers::Digits,
-            longest: 4_000,
-        };
-        let read = |payload: &[u8]| {
-            let kinds = [Kind::Charge, Kind::Reservation].into_iter();
-            kinds.filter_map(|kind| Receipt::read(payload, kind)).next()
-        };
-        let outcome = attack.run(
-            |payload| read(payload).is_some(),
-            |payload| assert_eq!(read(payload).map(|r| r.payload()).as_deref(), Some(payload)),
-        );
-        println!("{outcome:?}");
-    }
-
-    #[test]
-    fn nonsense_is_refused() {
-        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
-        for text in ["", "0", "zz", "é", "00", &"0".repeat(300_000)] {
-            assert_eq!(
-                Receipt::open(text, Kind::Charge, &secret),
-                Err(ReceiptError::Forged)
-            );
         }
     }
 }

@@ -77,6 +77,16 @@ impl Secret {
             .collect()
     }
 
+    /// A number by which a journal tells whether its counts are named by this secret.
+    #[cfg(feature = "disk")]
+    pub(crate) fn journal_mark(&self) -> u64 {
+        let derived = self.derive(b"journal");
+        let (mark, _) = derived
+            .split_first_chunk::<8>()
+            .expect("a digest of 32 bytes has 8");
+        u64::from_be_bytes(*mark)
+    }
+
     /// Seals `payload`.
     pub(crate) fn seal(&self, payload: &[u8]) -> [u8; SEAL_LEN] {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.derive(b"receipt"))

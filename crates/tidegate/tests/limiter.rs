@@ -327,6 +327,19 @@ fn a_receipt_refunds_once() {
     assert_eq!(bench.used("user=a path=/x", "user"), 1);
 }
 
+/// With one secret for both, a receipt was refunded by each process that saw it, out of charges that were
+/// never its own.
+#[test]
+fn a_receipt_of_another_run_or_node_is_not_known() {
+    let [before, after] = [Bench::new(THREE_LAYERS), Bench::new(THREE_LAYERS)];
+    let decision = before.decide(request("user=a path=/x"));
+    let receipt = before.limiter.receipt(&decision).unwrap().unwrap();
+    after.check("user=a path=/x", "allow");
+    assert_eq!(after.refund(&receipt), Refunded::Unknown);
+    assert_eq!(after.used("user=a path=/x", "user"), 1);
+    assert_eq!(before.refund(&receipt), Refunded::Done);
+}
+
 #[test]
 fn a_refusal_has_no_receipt() {
     let bench = Bench::new("version: 1\nrules: [{ name: r, by: user, rate: 1/hour }]");

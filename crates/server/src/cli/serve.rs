@@ -369,7 +369,7 @@ fn service(
             None => Counters::in_memory(clock, settings.memory_cap.0),
             Some(folder) => {
                 let cap = settings.memory_cap.0;
-                let opened = Counters::on_disk(clock, cap, folder, &policy.rules);
+                let opened = Counters::on_disk(clock, cap, folder, &secret, &policy.rules);
                 opened.map_err(|error| Failure::Config(error.to_string()))?
             }
         },

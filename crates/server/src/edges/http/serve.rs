@@ -381,9 +381,7 @@ async fn decide_each<'r, S: Store>(
 async fn refund(service: &Service, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
     let receipt = wire::receipt(body)?;
     let result = match service.limiter.refund(&receipt).await {
-        Ok(Refunded::Done) => "done",
-        Ok(Refunded::Already) => "already",
-        Ok(Refunded::Lapsed) => "lapsed",
+        Ok(refunded) => refunded,
         Err(RefundError::Receipt(error)) => {
             let bad = BadInput {
                 field: "receipt".to_owned(),
@@ -393,8 +391,9 @@ async fn refund(service: &Service, id: &Id, body: &[u8]) -> Result<Answer, Refus
         }
         Err(RefundError::Store(error)) => return Err(no_store(error)),
     };
-    let told = json!({"id": id.as_str(), "refunded": result == "done", "result": result});
-    Ok(json_answer(StatusCode::OK, told.to_string().into(), id))
+    let refunded = result == Refunded::Done;
+    let body = json!({"id": id.as_str(), "refunded": refunded, "result": result.name()});
+    Ok(json_answer(StatusCode::OK, body.to_string().into(), id))
 }
 
 pub(crate) fn no_store(error: StoreError) -> Refusal {

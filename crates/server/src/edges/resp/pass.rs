@@ -10,7 +10,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use tidegate::{Act, Keyed, RefundError};
 use tidegate_core::request::{Edge, Request};
-use tidegate_core::store::{Refunded, SINGLES, Singles, StoreError};
+use tidegate_core::store::{SINGLES, Singles, StoreError};
 
 use super::ask;
 use super::buffers::BACKLOG;
@@ -382,9 +382,7 @@ impl<'b> Pass<'_, 'b> {
             return reply::error(self.output, "ERR receipt: is not UTF-8");
         };
         match self.resp.service().limiter.refund(receipt).await {
-            Ok(Refunded::Done) => reply::simple(self.output, "done"),
-            Ok(Refunded::Already) => reply::simple(self.output, "already"),
-            Ok(Refunded::Lapsed) => reply::simple(self.output, "lapsed"),
+            Ok(refunded) => reply::simple(self.output, refunded.name()),
             Err(RefundError::Receipt(error)) => {
                 reply::error(self.output, &format!("ERR receipt: {error}"));
             }

@@ -1,9 +1,14 @@
-//! A counter as a journal holds it: under its name, with the time from which on it is as good as none.
+//! What a journal holds: counters and refunds, each under its name and with its expiry.
 //!
-//! | bytes | what |
+//! | of a counter | bytes |
 //! |---|---|
 //! | name | subject (16, big-endian), rate (1), rule |
 //! | record | expiry in nanoseconds (8, little-endian), then a record of one counter |
+//!
+//! | of a refund | bytes |
+//! |---|---|
+//! | name | id (16, big-endian) |
+//! | record | expiry in nanoseconds (8, little-endian) |
 
 use std::borrow::Cow;
 
@@ -12,6 +17,7 @@ use tidegate_core::store::{Charge, Role, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
+use super::file::Change;
 use crate::stores::record::{self, Counter, Garbled, Header};
 
 /// Which counter, under which limit.
@@ -95,6 +101,29 @@ impl Found {
             true => self.counter.state,
             false => limit.adopt(&self.counter.limit, self.counter.state, now),
         }
+    }
+}
+
+/// A refund that was made, and when its id may be forgotten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RefundNote {
+    pub(super) id: u128,
+    pub(super) until: Nanos,
+}
+
+impl RefundNote {
+    pub(super) fn change(self) -> Change {
+        let name = self.id.to_be_bytes().to_vec();
+        (name, Some(self.until.get().to_le_bytes().to_vec()))
+    }
+
+    pub(super) fn read(name: &[u8], record: &[u8]) -> Result<Self, Garbled> {
+        let id = name.try_into().map_err(|_| Garbled::Damaged)?;
+        let until = record.try_into().map_err(|_| Garbled::Damaged)?;
+        Ok(RefundNote {
+            id: u128::from_be_bytes(id),
+            until: Nanos::new(u64::from_le_bytes(until)),
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The file of a journal: a redb database with one record per counter.
+//! The file of a journal: a redb database with one record per counter, and one per refund that was made.
 //!
 //! Keeps true: what [`JournalFile::write`] has done is on the disk, whole; a file that is torn, damaged or
 //! not ours is refused with its name and what to do, and never emptied. Knows bytes, not counters.
@@ -10,14 +10,21 @@ use std::path::{Path, PathBuf};
 
 use redb::backends::FileBackend;
 use redb::{
-    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, Table,
     TableDefinition, TableError,
 };
+use tidegate_core::store::RunId;
 
 /// Records by the name of their counter.
 const COUNTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tidegate counts");
-/// What the file is, under an empty name.
+/// When refunds can be forgotten, by their id.
+const REFUNDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tidegate refunds");
+/// What the file is: its format under an empty name, [`RUN`] and [`SECRET`].
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("tidegate journal");
+/// Which secret names the counts.
+const SECRET: &str = "secret";
+/// Which journal it is, drawn when it is made: receipts of its counts name it.
+const RUN: &str = "run";
 /// The format of names and records.
 const FORMAT: u64 = 1;
 /// Pages of the file that are kept in memory. Every counter is there already.
@@ -51,6 +58,12 @@ pub enum BadJournal {
         /// Its format.
         found: u64,
     },
+    /// The counts are named by another secret: none of them would be found.
+    #[error(
+        "{}: its counts are named by another secret than this node has; start with the secret they were \
+         made with, or move the file away to begin with no counts", .0.display()
+    )]
+    OtherSecret(PathBuf),
     /// The system does not let us.
     #[error("{}: {source}; see whether the folder can be written and has room", file.display())]
     System {
@@ -79,14 +92,22 @@ impl Medium for Plain {
     }
 }
 
-/// One change: the name of a counter, and its record or nothing.
+/// One change: a name, and its record or nothing.
 pub(super) type Change = (Vec<u8>, Option<Vec<u8>>);
 
 /// An open journal.
 pub(super) struct JournalFile {
     database: Database,
-    /// How far records were looked at for such as are past.
-    looked: Vec<u8>,
+    run: RunId,
+    /// How far counts and refunds were looked at for such as are past.
+    looked: [Vec<u8>; 2],
+}
+
+/// What is written in one step.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) counts: Vec<Change>,
+    pub(super) refunds: Vec<Change>,
 }
 
 impl JournalFile {
@@ -110,20 +131,20 @@ impl JournalFile {
             .truncate(true)
             .open(&unfinished)
             .map_err(|source| system(&unfinished, source))?;
-        let begun = || -> Result<Database, redb::Error> {
+        let begun = || -> Result<Self, redb::Error> {
             let database = builder().create_with_backend(medium.over(file)?)?;
             let change = database.begin_write()?;
             change.open_table(ABOUT)?.insert("", FORMAT)?;
             change.open_table(COUNTS)?;
             change.commit()?;
-            Ok(database)
+            Self::over(database)
         };
-        let database = begun().map_err(|error| told(path, error))?;
+        let journal = begun().map_err(|error| told(path, error))?;
         fs::rename(&unfinished, path).map_err(|source| system(path, source))?;
         let folder = path.parent().unwrap_or(Path::new("."));
         let kept = File::open(folder).and_then(|folder| folder.sync_all());
         kept.map_err(|source| system(path, source))?;
-        Ok(Self::over(database))
+        Ok(journal)
     }
 
     fn read(path: &Path, medium: &impl Medium) -> Result<Self, BadJournal> {
@@ -140,9 +161,8 @@ impl JournalFile {
             Ok(Err(error)) => return Err(told(path, error)),
             Err(_) => return Err(damaged(path, "what it says of itself does not fit")),
         };
-        let journal = Self::over(database);
-        match journal.format() {
-            Ok(Some(FORMAT)) => Ok(journal),
+        match format_of(&database) {
+            Ok(Some(FORMAT)) => Self::over(database).map_err(|error| told(path, error)),
             Ok(Some(found)) => Err(BadJournal::Format {
                 file: path.to_owned(),
                 found,
@@ -152,69 +172,94 @@ impl JournalFile {
         }
     }
 
-    fn over(database: Database) -> Self {
-        JournalFile {
-            database,
-            looked: Vec::new(),
-        }
-    }
-
-    fn format(&self) -> Result<Option<u64>, redb::Error> {
-        let reading = self.database.begin_read()?;
-        match reading.open_table(ABOUT) {
-            Ok(about) => Ok(about.get("")?.map(|format| format.value())),
-            Err(TableError::TableDoesNotExist(_) | TableError::TableTypeMismatch { .. }) => {
-                Ok(None)
+    /// A database of ours. One from before refunds were kept has no run yet, and gets one.
+    fn over(database: Database) -> Result<Self, redb::Error> {
+        let change = database.begin_write()?;
+        let known = {
+            let mut about = change.open_table(ABOUT)?;
+            let known = about.get(RUN)?.and_then(|bits| RunId::new(bits.value()));
+            if known.is_none() {
+                let drawn = getrandom::u64().map_err(io::Error::other)? | 1;
+                about.insert(RUN, drawn)?;
             }
-            Err(error) => Err(error.into()),
-        }
+            known
+        };
+        change.open_table(REFUNDS)?;
+        let run = match known {
+            Some(run) => {
+                change.abort()?;
+                run
+            }
+            None => {
+                change.commit()?;
+                return Self::over(database);
+            }
+        };
+        Ok(JournalFile {
+            database,
+            run,
+            looked: Default::default(),
+        })
     }
 
-    /// Every name and record.
-    pub(super) fn each(&self, mut found: impl FnMut(&[u8], &[u8])) -> Result<(), redb::Error> {
+    /// The mark of the secret that names the counts, unless an older version wrote the file.
+    pub(super) fn secret_mark(&self) -> Result<Option<u64>, redb::Error> {
         let reading = self.database.begin_read()?;
-        for entry in reading.open_table(COUNTS)?.iter()? {
+        let about = reading.open_table(ABOUT)?;
+        Ok(about.get(SECRET)?.map(|mark| mark.value()))
+    }
+
+    pub(super) fn set_secret_mark(&mut self, mark: u64) -> Result<(), redb::Error> {
+        let change = self.database.begin_write()?;
+        change.open_table(ABOUT)?.insert(SECRET, mark)?;
+        change.commit()?;
+        Ok(())
+    }
+
+    /// Which journal it is, the same each time it is opened.
+    pub(super) fn run(&self) -> RunId {
+        self.run
+    }
+
+    /// The name and record of every counter.
+    pub(super) fn each(&self, found: impl FnMut(&[u8], &[u8])) -> Result<(), redb::Error> {
+        self.each_of(COUNTS, found)
+    }
+
+    /// The name and record of every refund.
+    pub(super) fn each_refund(&self, found: impl FnMut(&[u8], &[u8])) -> Result<(), redb::Error> {
+        self.each_of(REFUNDS, found)
+    }
+
+    fn each_of(
+        &self,
+        table: TableDefinition<'_, &[u8], &[u8]>,
+        mut found: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), redb::Error> {
+        let reading = self.database.begin_read()?;
+        for entry in reading.open_table(table)?.iter()? {
             let (name, record) = entry?;
             found(name.value(), record.value());
         }
         Ok(())
     }
 
-    /// Writes all changes in one step. Beside them it looks at up to `glances` other records and drops
-    /// those of which `past` says so: the file stays small without ever being rewritten.
+    /// Writes all changes in one step. Beside them it looks at up to `glances` other records of each table
+    /// and drops those of which `past` says so: the file stays small without ever being rewritten.
     pub(super) fn write(
         &mut self,
-        changes: &[Change],
+        batch: &Batch,
         glances: usize,
         past: impl Fn(&[u8]) -> bool,
     ) -> Result<(), redb::Error> {
         let change = self.database.begin_write()?;
-        let mut counts = change.open_table(COUNTS)?;
-        for (name, record) in changes {
-            match record {
-                Some(record) => counts.insert(name.as_slice(), record.as_slice())?,
-                None => counts.remove(name.as_slice())?,
-            };
-        }
-        let mut dropped = Vec::new();
-        let mut last = Vec::new();
-        for entry in counts.range(self.looked.as_slice()..)?.take(glances) {
-            let (name, record) = entry?;
-            last = name.value().to_vec();
-            if past(record.value()) {
-                dropped.push(last.clone());
-            }
-        }
-        for name in dropped {
-            counts.remove(name.as_slice())?;
-        }
-        drop(counts);
+        let [counts, refunds] = &self.looked;
+        let looked = [
+            apply(&mut change.open_table(COUNTS)?, &batch.counts, glances, counts, &past)?,
+            apply(&mut change.open_table(REFUNDS)?, &batch.refunds, glances, refunds, &past)?,
+        ];
         change.commit()?;
-        // The next name; after the last one, from the beginning.
-        if !last.is_empty() {
-            last.push(0);
-        }
-        self.looked = last;
+        self.looked = looked;
         Ok(())
     }
 
@@ -223,6 +268,47 @@ impl JournalFile {
         self.database.compact()?;
         Ok(())
     }
+}
+
+fn format_of(database: &Database) -> Result<Option<u64>, redb::Error> {
+    let reading = database.begin_read()?;
+    match reading.open_table(ABOUT) {
+        Ok(about) => Ok(about.get("")?.map(|format| format.value())),
+        Err(TableError::TableDoesNotExist(_) | TableError::TableTypeMismatch { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes the changes, and looks at up to `glances` records from `looked` on. Where to go on the next time.
+fn apply(
+    table: &mut Table<'_, &'static [u8], &'static [u8]>,
+    changes: &[Change],
+    glances: usize,
+    looked: &[u8],
+    past: impl Fn(&[u8]) -> bool,
+) -> Result<Vec<u8>, redb::Error> {
+    for (name, record) in changes {
+        match record {
+            Some(record) => table.insert(name.as_slice(), record.as_slice())?,
+            None => table.remove(name.as_slice())?,
+        };
+    }
+    let (mut dropped, mut last) = (Vec::new(), Vec::new());
+    for entry in table.range(looked..)?.take(glances) {
+        let (name, record) = entry?;
+        last = name.value().to_vec();
+        if past(record.value()) {
+            dropped.push(last.clone());
+        }
+    }
+    for name in dropped {
+        table.remove(name.as_slice())?;
+    }
+    // The next name; after the last one, from the beginning.
+    if !last.is_empty() {
+        last.push(0);
+    }
+    Ok(last)
 }
 
 fn builder() -> Builder {

@@ -5,6 +5,9 @@
 //! charges the later one is never written over by the earlier, and a counter charged a thousand times
 //! meanwhile is written once. What could not be written stays due, and goes with the next attempt. After
 //! a failure the disk is left alone for a second; until then every answer is a failure at once.
+//!
+//! A refund is noted before its counters change in memory, and the notes are collected after the counters
+//! were read: so no write has the effect of a refund without its id, and no crash makes it possible twice.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,8 +19,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use super::entry::{Journaled, is_past};
-use super::file::{BadJournal, Change, JournalFile, Medium};
+use super::entry::{Journaled, RefundNote, is_past};
+use super::file::{BadJournal, Batch, JournalFile, Medium};
 use crate::clock::Clock;
 use crate::stores::memory::MemoryStore;
 
@@ -32,6 +35,9 @@ const MOST_DUE: usize = 1 << 20;
 /// Entries in the queue. More means a disk that has not moved for seconds.
 const MOST_QUEUED: usize = 1 << 16;
 
+/// Refunds that wait to be written while the disk fails. More cannot be made until it works.
+const MAX_PENDING_REFUNDS: usize = 1 << 16;
+
 /// Why a count is not on the disk.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Unkept {
@@ -41,6 +47,9 @@ pub enum Unkept {
     /// The disk failed.
     #[error("{0}")]
     Failed(Arc<str>),
+    /// So many refunds wait for the disk that another could be forgotten.
+    #[error("{MAX_PENDING_REFUNDS} refunds wait for the journal")]
+    TooManyRefunds,
 }
 
 /// What a journal has to say, once for each change.
@@ -87,6 +96,8 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Waiting>,
+    /// Refunds that are not on the disk yet.
+    refunds: BTreeMap<u128, RefundNote>,
     closed: bool,
 }
 
@@ -144,6 +155,16 @@ impl Journal {
             self.shared.unkept.fetch_add(1, Ordering::Relaxed);
         }
         answer
+    }
+
+    /// Notes a refund, to be written with the counters it changes. To be called before they change.
+    pub(super) fn note(&self, refund: RefundNote) -> Result<(), Unkept> {
+        let refunds = &mut self.shared.queue.lock().refunds;
+        if refunds.len() >= MAX_PENDING_REFUNDS && !refunds.contains_key(&refund.id) {
+            return Err(Unkept::TooManyRefunds);
+        }
+        refunds.insert(refund.id, refund);
+        Ok(())
     }
 
     fn queue(&self, waiting: Waiting) -> bool {
@@ -268,15 +289,24 @@ impl<C: Clock, M: Medium> Writer<C, M> {
             standing.map(|standing| kept.record(&standing.state, standing.fresh_at))
         };
         let due = self.due.iter();
-        let changes: Vec<Change> = due
-            .map(|(name, kept)| (name.clone(), record(kept)))
-            .collect();
+        let counts = due.map(|(name, kept)| (name.clone(), record(kept)));
+        let counts = counts.collect();
+        // After the counters were read: a refund was noted before it changed any of them.
+        let refunds: Vec<RefundNote> = self.shared.queue.lock().refunds.values().copied().collect();
+        let batch = Batch {
+            counts,
+            refunds: refunds.iter().map(|refund| refund.change()).collect(),
+        };
         let past = |bytes: &[u8]| is_past(bytes, now);
-        let written = file.write(&changes, GLANCES, past);
+        let written = file.write(&batch, GLANCES, past);
         written.map_err(|error| format!("{}: {error}", self.path.display()))?;
         self.shared.commits.fetch_add(1, Ordering::Relaxed);
-        let counters = changes.len() as u64;
+        let counters = batch.counts.len() as u64;
         self.shared.written.fetch_add(counters, Ordering::Relaxed);
+        let mut queue = self.shared.queue.lock();
+        for refund in &refunds {
+            queue.refunds.remove(&refund.id);
+        }
         Ok(())
     }
 

@@ -20,23 +20,26 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tidegate_core::algorithms::Limit;
-use tidegate_core::store::Seed;
+use tidegate_core::store::{RunId, Seed};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 pub use self::file::BadJournal;
 pub use self::journal::{JournalListener, JournalNews, JournalStats, Unkept};
 
-use self::entry::{Found, Journaled, is_past};
-use self::file::{JournalFile, Medium, Plain};
+use self::entry::{Found, Journaled, RefundNote, is_past};
+use self::file::{Batch, JournalFile, Medium, Plain};
 use self::journal::Journal;
 use super::memory::MemoryStore;
 use crate::clock::{Clock, SystemClock};
+use crate::secret::Secret;
 
 /// Counters in memory and, the durable ones, on disk.
 pub struct DiskStore<C = SystemClock> {
     memory: Arc<MemoryStore<C>>,
     journal: Journal,
+    /// Of the journal: durable counts go on when a process ends.
+    run: RunId,
 }
 
 /// A counter that a journal holds, for whoever knows the rules.
@@ -69,33 +72,39 @@ impl<C: Clock + 'static> DiskStore<C> {
     /// When the file cannot be used: it is not ours, damaged, or the system does not let us.
     pub fn open(
         path: &Path,
+        secret: &Secret,
         memory: MemoryStore<C>,
         limit: impl Fn(Remembered<'_>) -> Option<Limit>,
         listener: JournalListener,
     ) -> Result<(Self, Restored), BadJournal> {
-        Self::open_on(Plain, path, memory, limit, listener)
+        Self::open_on(Plain, path, secret, memory, limit, listener)
     }
 
     fn open_on(
         medium: impl Medium,
         path: &Path,
+        secret: &Secret,
         memory: MemoryStore<C>,
         limit: impl Fn(Remembered<'_>) -> Option<Limit>,
         listener: JournalListener,
     ) -> Result<(Self, Restored), BadJournal> {
         let mut file = JournalFile::open(path, &medium)?;
+        let (now, unusable) = (memory.clock().now(), |error| unusable(path, &error));
+        if !belongs_to(&mut file, secret, now).map_err(unusable)? {
+            return Err(BadJournal::OtherSecret(path.to_owned()));
+        }
         let restored = restore(&file, path, &memory, limit)?;
-        let unusable = |why: String| BadJournal::Damaged {
-            file: path.to_owned(),
-            why,
-        };
-        let packed = drop_past(&mut file, memory.clock().now());
-        packed.map_err(|error| unusable(error.to_string()))?;
-        let memory = Arc::new(memory);
+        drop_past(&mut file, now).map_err(unusable)?;
+        let (run, memory) = (file.run(), Arc::new(memory));
         let (path, kept) = (path.to_owned(), Arc::clone(&memory));
         let journal = Journal::start(path.clone(), file, medium, kept, listener);
         let journal = journal.map_err(|source| BadJournal::System { file: path, source })?;
-        Ok((DiskStore { memory, journal }, restored))
+        let store = DiskStore {
+            memory,
+            journal,
+            run,
+        };
+        Ok((store, restored))
     }
 
     /// The counters.
@@ -109,7 +118,46 @@ impl<C: Clock + 'static> DiskStore<C> {
     }
 }
 
-/// Merges every counter that has something to tell into `memory`.
+/// Whether the journal at `path` holds counts that still matter: then the secret that names them must not
+/// be lost.
+///
+/// # Errors
+/// When the file cannot be used.
+pub fn has_counts(path: &Path, now: Nanos) -> Result<bool, BadJournal> {
+    if !path.exists() {
+        return Ok(false);
+    }
+    let file = JournalFile::open(path, &Plain)?;
+    counts(&file, now).map_err(|error| unusable(path, &error))
+}
+
+fn counts(file: &JournalFile, now: Nanos) -> Result<bool, redb::Error> {
+    let mut any = false;
+    file.each(|_, bytes| any |= !is_past(bytes, now))?;
+    Ok(any)
+}
+
+/// Whether the counts of a journal are named by `secret`. One without counts is its own from now on.
+fn belongs_to(file: &mut JournalFile, secret: &Secret, now: Nanos) -> Result<bool, redb::Error> {
+    let (mark, known) = (secret.journal_mark(), file.secret_mark()?);
+    if known == Some(mark) {
+        return Ok(true);
+    }
+    if known.is_some() && counts(file, now)? {
+        return Ok(false);
+    }
+    file.set_secret_mark(mark)?;
+    Ok(true)
+}
+
+fn unusable(path: &Path, error: &redb::Error) -> BadJournal {
+    BadJournal::Damaged {
+        file: path.to_owned(),
+        why: error.to_string(),
+    }
+}
+
+/// Merges every counter that still counts into `memory`, and every refund that could be made again.
 fn restore<C: Clock>(
     file: &JournalFile,
     path: &Path,
@@ -128,6 +176,13 @@ fn restore<C: Clock>(
             },
             Err(error) => garbled = Some(error.to_string()),
         }
+    });
+    let read = read.and_then(|()| {
+        file.each_refund(|name, record| match RefundNote::read(name, record) {
+            Ok(refund) if refund.until > now => memory.restore_refund(refund.id, refund.until, now),
+            Ok(_) => {}
+            Err(error) => garbled = Some(error.to_string()),
+        })
     });
     let why = read.err().map(|error| error.to_string()).or(garbled);
     match why {
@@ -171,13 +226,11 @@ fn seed<C>(
 
 /// Drops what is past and gives its room back. Nobody waits yet.
 fn drop_past(file: &mut JournalFile, now: Nanos) -> Result<(), redb::Error> {
-    let mut past = Vec::new();
-    file.each(|name, bytes| {
-        if is_past(bytes, now) {
-            past.push((name.to_vec(), None));
-        }
-    })?;
-    if past.is_empty() {
+    let mut past = Batch::default();
+    let ended = |name: &[u8], bytes: &[u8]| is_past(bytes, now).then(|| (name.to_vec(), None));
+    file.each(|name, bytes| past.counts.extend(ended(name, bytes)))?;
+    file.each_refund(|name, bytes| past.refunds.extend(ended(name, bytes)))?;
+    if past.counts.is_empty() && past.refunds.is_empty() {
         return Ok(());
     }
     file.write(&past, 0, |_| false)?;

@@ -3,12 +3,12 @@
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::store::{
     Charge, ChargeSet, Durability, Granted, Held, Hold, Inspection, OnStoreFailure, Outcome,
-    Refund, Refunded, Reserve, Role, Seed, Settle, Settled, Source, Store, StoreError,
+    Refund, Refunded, Reserve, Role, RunId, Seed, Settle, Settled, Source, Store, StoreError, Terms,
 };
 use tidegate_core::units::Nanos;
 
 use super::DiskStore;
-use super::entry::Journaled;
+use super::entry::{Journaled, RefundNote};
 use super::journal::Unkept;
 use crate::clock::Clock;
 
@@ -22,6 +22,13 @@ const UNKEPT: Verdict = Verdict::Deny {
 };
 
 impl<C: Clock + 'static> Store for DiskStore<C> {
+    fn run_of(&self, terms: &Terms) -> Option<RunId> {
+        Some(match terms.durability {
+            Durability::Disk => self.run,
+            _ => self.memory.run(),
+        })
+    }
+
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let durable = fit(set)?;
         let mut outcome = self.memory.charge_now(set);
@@ -65,11 +72,17 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
         Ok(self.memory.peek_now(set))
     }
 
-    /// A refund that a crash forgets leaves a counter too strict, never too lax: it stands either way.
+    /// A refund that a crash forgets leaves a counter too strict, never too lax: it stands either way. Its
+    /// id is written in the same step as the counters, so that it is made once whatever happens.
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        let now = self.memory.clock().now();
+        let (now, waits) = (self.memory.clock().now(), fit(&refund.set)?);
+        if waits && refund.until > now && !self.memory.has_refunded(refund.id, now) {
+            let (id, until) = (refund.id, refund.until);
+            let noted = self.journal.note(RefundNote { id, until });
+            noted.map_err(|why| unavailable(why, Nanos::ZERO))?;
+        }
         let refunded = self.memory.refund_at(refund, now);
-        if fit(&refund.set)? && refunded == Refunded::Done {
+        if waits && refunded == Refunded::Done {
             let _stands_anyway = self.keep(durable(&refund.set)).await;
         }
         Ok(refunded)

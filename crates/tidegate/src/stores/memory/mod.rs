@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Verdict};
-use tidegate_core::store::{Charge, ChargeSet, Ledger, Outcome, Reading, Source};
+use tidegate_core::store::{Charge, ChargeSet, Ledger, Outcome, Reading, RunId, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use self::budget::Budget;
@@ -64,6 +64,7 @@ pub const DEFAULT_CAP: u64 = 1 << 30;
 /// Counters in memory.
 pub struct MemoryStore<C = SystemClock> {
     clock: C,
+    run: RunId,
     /// Expiries are counted from here.
     began: Nanos,
     shards: Box<[CachePadded<Mutex<Shard>>; SHARDS]>,
@@ -88,6 +89,13 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
+/// A run of its own. Without randomness from the system the time tells two runs apart.
+fn new_run<C: Clock>(clock: &C) -> RunId {
+    let drawn = getrandom::u64().ok().and_then(RunId::new);
+    let by_time = || RunId::new(clock.now().get() | 1);
+    drawn.or_else(by_time).expect("an odd number is not zero")
+}
+
 impl<C: Clock> MemoryStore<C> {
     /// A store with the default cap.
     pub fn new(clock: C) -> Self {
@@ -102,6 +110,7 @@ impl<C: Clock> MemoryStore<C> {
         let shard = |_| CachePadded::new(Mutex::new(Shard::new()));
         MemoryStore {
             began: clock.now(),
+            run: new_run(&clock),
             clock,
             shards: Box::new(std::array::from_fn(shard)),
             budget: Budget::new(tables - reserve),
@@ -111,6 +120,11 @@ impl<C: Clock> MemoryStore<C> {
             tally: Tally::default(),
             sweep: Mutex::default(),
         }
+    }
+
+    /// The run of this store: its counts end with it.
+    pub fn run(&self) -> RunId {
+        self.run
     }
 
     /// The clock it decides by.

@@ -2,7 +2,7 @@
 
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Held, Hold, Inspection, Outcome, Refund, Refunded, Reserve, Role,
-    Seed, Settle, Settled, Single, Singles, Store, StoreError,
+    RunId, Seed, Settle, Settled, Single, Singles, Store, StoreError, Terms,
 };
 use tidegate_core::units::Nanos;
 
@@ -12,6 +12,10 @@ use crate::clock::Clock;
 type Answer<T> = Result<T, StoreError>;
 
 impl<C: Clock> Store for MemoryStore<C> {
+    fn run_of(&self, _terms: &Terms) -> Option<RunId> {
+        Some(self.run)
+    }
+
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         Ok(self.charge_now(set))
     }

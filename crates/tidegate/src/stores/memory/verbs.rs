@@ -72,6 +72,28 @@ impl<C> MemoryStore<C> {
         Refunded::Done
     }
 
+    /// Whether the refund of this id was made, as far as it matters by `now`.
+    #[cfg(feature = "disk")]
+    pub(crate) fn has_refunded(&self, id: u128, now: Nanos) -> bool {
+        let (at, key) = (self.present(now), Key::of(id ^ REFUND));
+        let shard = self.shards[key.shard()].lock();
+        let expires = shard.find(key).map(|place| shard.entry(place).expires);
+        expires.is_some_and(|expires| expires > at.secs)
+    }
+
+    /// Remembers the id of a refund that an earlier run made, also beyond the cap: it must not be made
+    /// again.
+    #[cfg(feature = "disk")]
+    pub(crate) fn restore_refund(&self, id: u128, until: Nanos, now: Nanos) {
+        let (at, key) = (self.present(now), Key::of(id ^ REFUND));
+        let mut shard = self.shards[key.shard()].lock();
+        let entry = refund_entry(key, Secs::expiry(self.began, until));
+        match shard.find(key) {
+            Some(place) => shard.set(place, &entry),
+            None => shard.insert(&entry, at.secs, &self.budget),
+        }
+    }
+
     /// Notes the id of a refund, or says why not.
     fn remember(
         &self,
@@ -81,13 +103,7 @@ impl<C> MemoryStore<C> {
         at: Present,
     ) -> Option<Refunded> {
         let shard = locks.own(id);
-        let entry = Entry {
-            key: id,
-            words: [0; 2],
-            kind: Kind::Refund,
-            expires: Secs::expiry(self.began, until),
-            tag: 0,
-        };
+        let entry = refund_entry(id, Secs::expiry(self.began, until));
         match shard.find(id) {
             Some(place) if shard.entry(place).expires > at.secs => return Some(Refunded::Already),
             Some(place) => shard.set(place, &entry),
@@ -204,5 +220,16 @@ impl<C> MemoryStore<C> {
             }
         }
         forgotten
+    }
+}
+
+/// What remembers that a refund was made.
+fn refund_entry(key: Key, expires: Secs) -> Entry {
+    Entry {
+        key,
+        words: [0; 2],
+        kind: Kind::Refund,
+        expires,
+        tag: 0,
     }
 }

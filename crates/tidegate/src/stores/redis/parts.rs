@@ -13,6 +13,7 @@ use super::cluster::{Branch, Cluster, slot_of_subject};
 use super::fault::Fault;
 use super::gate::Gate;
 use super::link::{Errand, Link, RedisConfig};
+use super::probe::NODES;
 use super::redirect::Entry;
 use super::scripts::Loaded;
 use super::sentinel::Sentinels;
@@ -140,6 +141,23 @@ impl Redis {
         match &self.0 {
             Kind::One { link, .. } => link.send(Errand::Command(command), Entry::Plain).await.0,
             Kind::Cluster(cluster) => cluster.command(key.as_bytes(), command).await,
+        }
+    }
+
+    /// The keys of the registers of nodes, one for each primary.
+    pub(super) fn registers(&self) -> Vec<String> {
+        let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+        match &self.0 {
+            Kind::One { .. } => vec![text(NODES)],
+            Kind::Cluster(cluster) => {
+                let branch = |part| Branch {
+                    cluster: Arc::clone(cluster),
+                    part,
+                };
+                let parts = cluster.ids().into_iter();
+                let registers = parts.filter_map(|part| branch(part).register(&[]));
+                registers.map(|register| text(&register.key())).collect()
+            }
         }
     }
 

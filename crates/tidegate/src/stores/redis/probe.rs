@@ -32,6 +32,24 @@ const STAYS: &[u8] = b"3600000";
 /// Slots of a primary to try, when it is giving some away.
 const MOST_TRIES: usize = 4;
 
+/// When the latest beat of a register was, in milliseconds of the server's clock: of all that `HGETALL`
+/// found in it, see `beat.lua`.
+pub(super) fn newest_beat(register: &Value) -> Option<u64> {
+    let values: Vec<&Value> = match register {
+        Value::Array(fields) => fields.iter().skip(1).step_by(2).collect(),
+        Value::Map(fields) => fields.iter().map(|(_, value)| value).collect(),
+        _ => return None,
+    };
+    let beats = values.into_iter().filter_map(|value| {
+        let Value::BulkString(text) = value else {
+            return None;
+        };
+        let (at, _) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        at.parse().ok()
+    });
+    beats.max()
+}
+
 impl Probe for RedisStore {
     async fn beat(&self, beat: Beat) -> Result<Vitals, StoreError> {
         let sign = Sign {

@@ -7,6 +7,7 @@ use redis::Value;
 
 use super::Redis;
 use super::fault::Fault;
+use super::probe::newest_beat;
 use crate::secret::Secret;
 
 pub(super) const KEY: &str = "tg:ctl:secret";
@@ -14,6 +15,25 @@ pub(super) const KEY: &str = "tg:ctl:secret";
 const WHOLE: &str = "secret:";
 /// What is there only tells whether a secret is the right one.
 const CHECK: &str = "check:";
+
+/// A node that has been silent for longer is not waited for. Others look for the key far more often.
+const RESTORED_WITHIN_MS: u64 = 5_000;
+
+/// The answer to `TIME`, in milliseconds.
+fn server_millis(time: &Value) -> Option<u64> {
+    let Value::Array(time) = time else {
+        return None;
+    };
+    let [secs, micros] = time.as_slice() else {
+        return None;
+    };
+    let number = |value: &Value| match value {
+        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    };
+    Some(number(secs)? * 1_000 + number(micros)? / 1_000)
+}
 
 /// Why a node cannot use this store.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +112,32 @@ impl Redis {
             Some(own) => self.agree(own, Offer::Check).await,
             None => self.agree(&Secret::random()?, Offer::Whole).await,
         }
+    }
+
+    /// Whether the key was deleted under nodes that still run: one of them has given a sign of life lately
+    /// and restores it soon. A newcomer that wrote a secret of its own meanwhile would restart all counts.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn awaits_secret(&self) -> Result<bool, Fault> {
+        let mut get = redis::cmd("GET");
+        get.arg(KEY);
+        if self.command(KEY, &get).await? != Value::Nil {
+            return Ok(false);
+        }
+        for register in self.registers() {
+            let mut read = redis::cmd("HGETALL");
+            read.arg(register.as_str());
+            let beats = self.command(&register, &read).await?;
+            let Some(newest) = newest_beat(&beats) else {
+                continue;
+            };
+            let now = server_millis(&self.command(&register, &redis::cmd("TIME")).await?);
+            if now.is_some_and(|now| now.saturating_sub(newest) <= RESTORED_WITHIN_MS) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The same after the store may have lost it: `secret` is what the nodes agreed on before, `given`

@@ -17,9 +17,10 @@ use tidegate_core::store::{
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::file::{Medium, Plain};
-use super::{BadJournal, DiskStore, JournalNews, Remembered, Restored};
+use super::file::{JournalFile, Medium, Plain};
+use super::{BadJournal, DiskStore, JournalNews, Remembered, Restored, has_counts};
 use crate::clock::ManualClock;
+use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
 
 const NOW: Nanos = Nanos::from_secs(1_800_000_000);
@@ -47,6 +48,7 @@ struct Desk {
     news: Arc<Mutex<Vec<String>>>,
     limit: Limit,
     rule: RuleName,
+    secret: Secret,
 }
 
 impl Desk {
@@ -57,6 +59,7 @@ impl Desk {
             news: Arc::default(),
             limit: limit(algorithm, 100),
             rule: RuleName::new("bills"),
+            secret: Secret::from_bytes(b"0123456789abcdef").expect("long enough"),
         }
     }
 
@@ -86,7 +89,7 @@ impl Desk {
                 JournalNews::Works => "works".to_owned(),
             });
         };
-        DiskStore::open_on(medium, path, memory, known, Box::new(told))
+        DiskStore::open_on(medium, path, &self.secret, memory, known, Box::new(told))
     }
 
     fn set<'s>(&'s self, subject: u128, cost: u64, terms: &'s Terms) -> ChargeSet<'s> {

@@ -1,6 +1,6 @@
 //! What is there after the process has ended, whichever way.
 
-use tidegate_core::store::{Refund, Source};
+use tidegate_core::store::{Refund, Refunded, Source};
 
 use super::*;
 
@@ -170,4 +170,100 @@ async fn a_counter_waits_for_its_rule_to_come_back() {
     desk.rule = RuleName::new("bills");
     let (store, _) = desk.open();
     assert_eq!(desk.used(&store, 1).await, 60);
+}
+
+fn refund_of<'s>(desk: &'s Desk, id: u128) -> Refund<'s> {
+    Refund {
+        id,
+        charged: NOW,
+        until: NOW.plus(Nanos::from_secs(3_600)),
+        set: desk.set(1, 10, &PATIENT),
+    }
+}
+
+/// The ids of refunds were in memory alone: each restart made every receipt good again.
+#[tokio::test]
+async fn a_refund_is_made_once_whatever_restarts() {
+    let desk = Desk::new(Algorithm::FixedWindow);
+    let (mut store, _) = desk.open();
+    desk.charge(&store, 1, 50).await;
+    let refunded = store.refund(&refund_of(&desk, 9)).await;
+    assert_eq!(refunded.expect("an answer"), Refunded::Done);
+    for _ in 0..3 {
+        drop(store);
+        store = desk.open().0;
+        let again = store.refund(&refund_of(&desk, 9)).await;
+        assert_eq!(again.expect("an answer"), Refunded::Already);
+        assert_eq!(desk.used(&store, 1).await, 40);
+    }
+    let another = store.refund(&refund_of(&desk, 10)).await;
+    assert_eq!(another.expect("an answer"), Refunded::Done);
+    assert_eq!(desk.used(&store, 1).await, 30);
+}
+
+#[tokio::test]
+async fn a_refund_is_forgotten_with_its_receipt() {
+    let desk = Desk::new(Algorithm::FixedWindow);
+    let (store, _) = desk.open();
+    desk.charge(&store, 1, 50).await;
+    let refunds: Vec<u128> = (0..500).collect();
+    for id in &refunds {
+        let refunded = store.refund(&refund_of(&desk, *id)).await;
+        assert_eq!(refunded.expect("an answer"), Refunded::Done);
+    }
+    let noted = |desk: &Desk| {
+        let file = JournalFile::open(&desk.path(), &Plain).expect("a journal");
+        let mut notes = 0;
+        file.each_refund(|_, _| notes += 1).expect("a table");
+        notes
+    };
+    drop(store);
+    assert_eq!(noted(&desk), 500);
+    let (store, _) = desk.open();
+    desk.clock.advance(Nanos::from_secs(3_600));
+    // Each write glances at 64 records.
+    for subject in 0..8 {
+        desk.charge(&store, 100 + subject, 1).await;
+    }
+    drop(store);
+    assert_eq!(noted(&desk), 0);
+}
+
+/// A journal has a name of its own, so that a receipt of one is not taken for one of another.
+#[tokio::test]
+async fn durable_counts_are_of_the_journal_and_the_others_of_the_process() {
+    let desk = Desk::new(Algorithm::FixedWindow);
+    let runs = |store: &DiskStore<ManualClock>| {
+        [&PATIENT, &Terms::USUAL].map(|terms| store.run_of(terms).expect("a run"))
+    };
+    let first = runs(&desk.open().0);
+    let second = runs(&desk.open().0);
+    assert_eq!(first[0], second[0]);
+    assert_ne!(first[1], second[1]);
+    let elsewhere = runs(&Desk::new(Algorithm::FixedWindow).open().0);
+    assert_ne!(first[0], elsewhere[0]);
+}
+
+/// A secret that was lost was drawn anew, and the service went on with nothing counted.
+#[tokio::test]
+async fn counts_of_another_secret_are_refused_by_name_until_they_are_past() {
+    let mut desk = Desk::new(Algorithm::FixedWindow);
+    let (store, _) = desk.open();
+    desk.charge(&store, 1, 60).await;
+    drop(store);
+    assert!(has_counts(&desk.path(), NOW).expect("a journal"));
+    let other = || Secret::from_bytes(b"fedcba9876543210").expect("long enough");
+    let ours = std::mem::replace(&mut desk.secret, other());
+    let refused = desk.try_open(&desk.path()).err().map(|error| error.to_string());
+    let refused = refused.expect("another secret");
+    assert!(refused.contains("counts.redb") && refused.contains("another secret"));
+    desk.secret = ours;
+    let (store, _) = desk.open();
+    assert_eq!(desk.used(&store, 1).await, 60, "nothing was touched");
+    drop(store);
+    desk.clock.advance(Nanos::from_secs(7_200));
+    let later = NOW.plus(Nanos::from_secs(7_200));
+    assert!(!has_counts(&desk.path(), later).expect("a journal"));
+    desk.secret = other();
+    assert_eq!(desk.open().1, Restored::default());
 }

@@ -1,0 +1,113 @@
+//! What is sealed comes back, and nothing else is taken for it.
+
+use super::*;
+use tidegate_mutations::{Attack, Numbers, inputs};
+
+fn receipt() -> Receipt {
+    Receipt {
+        kind: Kind::Charge,
+        id: 42,
+        charged: Nanos::from_secs(1),
+        until: Nanos::from_secs(61),
+        units: Vec::new(),
+        entries: vec![Entry {
+            rule: "search".into(),
+            rate: 1,
+            tag: 7,
+            subject: Fingerprint::new(99),
+            cost: Cost::ONE,
+            run: RunId::new(5),
+        }],
+    }
+}
+
+#[test]
+fn what_is_sealed_can_be_opened() {
+    let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
+    let text = receipt().seal(&secret);
+    assert_eq!(Receipt::open(&text, Kind::Charge, &secret), Ok(receipt()));
+}
+
+#[test]
+fn a_receipt_of_one_kind_is_none_of_the_other() {
+    let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
+    for (kind, other) in [
+        (Kind::Charge, Kind::Reservation),
+        (Kind::Reservation, Kind::Charge),
+    ] {
+        let text = Receipt { kind, ..receipt() }.seal(&secret);
+        assert!(Receipt::open(&text, kind, &secret).is_ok());
+        let opened = Receipt::open(&text, other, &secret);
+        assert_eq!(opened, Err(ReceiptError::Forged));
+    }
+}
+
+#[test]
+fn no_digit_can_be_changed_and_none_left_out() {
+    let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
+    let text = receipt().seal(&secret);
+    for at in 0..text.len() {
+        let mut altered = text.clone().into_bytes();
+        altered[at] = if altered[at] == b'0' { b'1' } else { b'0' };
+        let altered = String::from_utf8(altered).unwrap();
+        assert_eq!(
+            Receipt::open(&altered, Kind::Charge, &secret),
+            Err(ReceiptError::Forged)
+        );
+        assert_eq!(
+            Receipt::open(&text[..at], Kind::Charge, &secret),
+            Err(ReceiptError::Forged)
+        );
+    }
+}
+
+/// Even if the seal were broken, what is in it cannot do harm.
+#[test]
+fn no_payload_panics_or_takes_long() {
+    let good: Vec<Vec<u8>> = [Kind::Charge, Kind::Reservation]
+        .into_iter()
+        .map(|kind| {
+            let units = match kind {
+                Kind::Charge => Vec::new(),
+                Kind::Reservation => vec!["tokens".to_owned(), "calls".to_owned()],
+            };
+            let receipt = receipt();
+            Receipt {
+                kind,
+                units,
+                ..receipt
+            }
+            .payload()
+        })
+        .collect();
+    let attack = Attack {
+        parser: "receipts",
+        seed: 0x5ea1,
+        inputs: inputs::RECEIPTS,
+        good: &[&good[0], &good[1]],
+        tokens: &[b"\0", b"\x01", b"\x02", b"\xff", b"\0\x06", b"search"],
+        nests: &[(b"\0\x01", b"a")],
+        numbers: Numbers::Digits,
+        longest: 4_000,
+    };
+    let read = |payload: &[u8]| {
+        let kinds = [Kind::Charge, Kind::Reservation].into_iter();
+        kinds.filter_map(|kind| Receipt::read(payload, kind)).next()
+    };
+    let outcome = attack.run(
+        |payload| read(payload).is_some(),
+        |payload| assert_eq!(read(payload).map(|r| r.payload()).as_deref(), Some(payload)),
+    );
+    println!("{outcome:?}");
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
+    for text in ["", "0", "zz", "é", "00", &"0".repeat(300_000)] {
+        assert_eq!(
+            Receipt::open(text, Kind::Charge, &secret),
+            Err(ReceiptError::Forged)
+        );
+    }
+}
