@@ -3,7 +3,6 @@
 //! One task for all counters, and none while nothing is held. A refund is sent once: one that may have
 //! arrived is never sent again, and one that may no longer be sent leaves its units charged.
 
-use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,6 +10,7 @@ use std::sync::atomic::Ordering;
 use tidegate_core::store::{ChargeSet, Refund, Refunded};
 use tidegate_core::units::{Cost, Nanos};
 
+use super::deadlines::Deadlines;
 use super::place::Unused;
 use super::{Inner, Lender, UnderWay};
 use crate::resilience::deadline::within;
@@ -26,20 +26,22 @@ const REMEMBERED: Nanos = Nanos::from_secs(10);
 /// The longest that giving back everything may take.
 const PATIENCE: Nanos = Nanos::from_secs(3);
 
-/// Places that hold something. Locked before a place, never after.
+/// Places that may hold something. Locked before a place, never after.
 #[derive(Default)]
 pub(super) struct Tended {
-    places: BTreeSet<usize>,
+    deadlines: Deadlines,
     /// Whether there is a keeper.
     kept: bool,
 }
 
 impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
-    /// Looks after a place that may hold something from now on.
+    /// Looks after a place that may hold something from now on, or has something that ends sooner.
     pub(super) fn tend(self: &Arc<Self>, at: usize) {
         let mut tended = self.tended.lock();
-        tended.places.insert(at);
-        if !std::mem::replace(&mut tended.kept, true) {
+        let due = self.places[at].lock().due();
+        tended.deadlines.set(at, due);
+        let holds = tended.deadlines.next().is_some();
+        if holds && !std::mem::replace(&mut tended.kept, true) {
             self.runtime.spawn(Arc::clone(self).keep());
         }
     }
@@ -53,41 +55,40 @@ impl<S: Lender + 'static, R: Runtime> Inner<S, R> {
         }
     }
 
-    /// When something is to be given back. If nothing is held, there is no keeper any more.
+    /// When the next place is to be looked at. If nothing is held, there is no keeper any more.
     fn next_due(&self) -> Option<Nanos> {
         let mut tended = self.tended.lock();
-        let mut next = None;
-        tended.places.retain(|at| {
-            let due = self.places[*at].lock().due();
-            next = [next, due].into_iter().flatten().min();
-            due.is_some()
-        });
+        let next = tended.deadlines.next();
         tended.kept = next.is_some();
         next
     }
 
-    /// Takes out what is not to be used any more.
+    /// Takes out what is not to be used any more. Only places that are due are locked.
     fn unused(&self) -> Vec<Unused> {
         let now = self.runtime.now();
-        let tended = self.tended.lock();
-        let places = tended.places.iter();
-        let unused = places.flat_map(|at| self.places[*at].lock().take_unused(now));
-        unused.collect()
+        let mut tended = self.tended.lock();
+        let mut unused = Vec::new();
+        for at in tended.deadlines.due(now) {
+            let mut place = self.places[at].lock();
+            unused.extend(place.take_unused(now));
+            tended.deadlines.set(at, place.due());
+        }
+        unused
     }
 
     fn take_all(&self) -> Vec<Unused> {
         let tended = self.tended.lock();
-        let places = tended.places.iter();
+        let places = tended.deadlines.places();
         places
-            .flat_map(|at| self.places[*at].lock().take_all())
+            .flat_map(|at| self.places[at].lock().take_all())
             .collect()
     }
 
     /// Units held.
     pub(super) fn held(&self) -> u64 {
         let tended = self.tended.lock();
-        let places = tended.places.iter();
-        places.map(|at| self.places[*at].lock().held()).sum()
+        let places = tended.deadlines.places();
+        places.map(|at| self.places[at].lock().held()).sum()
     }
 
     /// Gives back what is not to be used any more, beside the keeper.

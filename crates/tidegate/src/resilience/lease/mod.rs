@@ -15,6 +15,7 @@
 //! Cancel-safety: a request that is dropped while the rest of it is decided has used its units; one that is
 //! dropped while it waits for more has taken none.
 
+mod deadlines;
 mod keeper;
 mod newcomer;
 mod pace;
