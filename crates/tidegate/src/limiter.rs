@@ -128,6 +128,15 @@ impl<S> Limiter<S> {
         self
     }
 
+    /// Bounds what this limiter itself remembers of open requests for a process whose counters may take
+    /// `memory_cap` bytes: a sixteenth of that. To be called before the first request.
+    #[must_use]
+    pub fn within(mut self, memory_cap: u64) -> Self {
+        self.adaptive = Adaptive::within(memory_cap / 32);
+        self.register = Register::within(memory_cap / 32);
+        self
+    }
+
     /// Lets every rule only watch.
     #[must_use]
     pub fn in_shadow(mut self) -> Self {
@@ -311,7 +320,8 @@ impl<S: Store> View<'_, S> {
     pub async fn inspect(&self, request: Request<'_>) -> Result<Vec<Standing>, StoreError> {
         let mut request = request;
         self.identify(&mut request);
-        let Plan { set, origins, .. } = self.every_limit(&mut request);
+        let keys = self.limiter.keys.load_full();
+        let Plan { set, origins, .. } = self.every_limit(&keys, &mut request);
         let found = self.limiter.store.inspect(&set).await?;
         let charges = set.charges.iter().zip(origins);
         let standings = charges.zip(found).map(|((charge, origin), inspection)| {
@@ -337,8 +347,9 @@ impl<S: Store> View<'_, S> {
     pub async fn reset(&self, request: Request<'_>) -> Result<u64, StoreError> {
         let mut request = request;
         self.identify(&mut request);
-        let mut set = self.every_limit(&mut request).set;
-        let mut openings = self.openings(&request);
+        let keys = self.limiter.keys.load_full();
+        let mut set = self.every_limit(&keys, &mut request).set;
+        let mut openings = self.openings(&keys, &request);
         openings.retain(|opening| {
             let (own, rule) = (opening.rule.by().names_in(&request), opening.rule.name());
             if !own {
@@ -398,11 +409,16 @@ impl<S> View<'_, S> {
     }
 
     fn plan(&self, request: &Request<'_>) -> Plan<'_> {
+        self.plan_under(&self.limiter.keys.load(), request)
+    }
+
+    /// The same for callers that fingerprint more than once: all of it under one secret.
+    fn plan_under(&self, keys: &Keys, request: &Request<'_>) -> Plan<'_> {
         let limiter = self.limiter;
         engine::plan(
             &self.policy.rules,
             limiter.stance,
-            &limiter.keys.load().fingerprint,
+            &keys.fingerprint,
             request,
             || limiter.clock.now(),
         )
@@ -418,15 +434,10 @@ impl<S> View<'_, S> {
     }
 
     /// Every limit of the request's client: of every unit, and whatever the lists say.
-    fn every_limit(&self, request: &mut Request<'_>) -> Plan<'_> {
+    fn every_limit(&self, keys: &Keys, request: &mut Request<'_>) -> Plan<'_> {
         request.costs.clear(); // what is not named costs one, so that every unit counts
         let (limiter, rules) = (self.limiter, &self.policy.rules);
-        engine::charges(
-            rules,
-            limiter.stance,
-            &limiter.keys.load().fingerprint,
-            request,
-        )
+        engine::charges(rules, limiter.stance, &keys.fingerprint, request)
     }
 
     fn tell(&self, request: &Request<'_>, decision: &Decision) {

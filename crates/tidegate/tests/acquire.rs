@@ -312,3 +312,37 @@ fn an_adaptive_limit_grows_with_what_is_used_and_falls_when_it_takes_longer() {
     bench.clock.advance(LASTS);
     assert_eq!(fill().len(), dead);
 }
+
+/// Charges were counted under one secret and permits under another, when it was replaced in between.
+#[test]
+fn an_acquire_is_counted_under_one_secret() {
+    let clock = Arc::new(ManualClock::at(START));
+    let limiter = Arc::new_cyclic(|limiter: &std::sync::Weak<Limiter<_>>| {
+        let (limiter, drawn) = (limiter.clone(), std::sync::atomic::AtomicU64::new(0));
+        Limiter::new(
+            MemoryStore::new(Arc::clone(&clock)),
+            policy("  - { name: r, by: user, rate: 1/hour, concurrent: 1 }"),
+            Secret::from_bytes(b"0123456789abcdef").unwrap(),
+            Arc::clone(&clock) as _,
+        )
+        .named_by(move || {
+            // An id is drawn after the charges are planned and before the permits are.
+            if let Some(limiter) = limiter.upgrade() {
+                limiter.use_secret(Secret::from_bytes(b"fedcba9876543210").unwrap());
+            }
+            drawn
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+                .into()
+        })
+    });
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let ada = || Request::default().with("user", "ada");
+    for _ in 0..2 {
+        let acquired = tokio.block_on(limiter.acquire(ada(), LASTS)).unwrap();
+        assert!(matches!(acquired, Acquired::Open { .. }), "{acquired:?}");
+    }
+    let third = tokio.block_on(limiter.acquire(ada(), LASTS)).unwrap();
+    assert!(matches!(third, Acquired::Full(_)), "{third:?}");
+}

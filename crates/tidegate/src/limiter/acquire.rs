@@ -21,7 +21,7 @@ use tidegate_core::units::{Cost, Nanos};
 
 use super::taking::Taking;
 use super::ticket::{Entry, Site, Ticket, TicketError};
-use super::{Limiter, View};
+use super::{Keys, Limiter, View};
 
 /// How long a slot lasts where nobody says.
 pub const USUAL_SLOT: Nanos = Nanos::from_secs(10);
@@ -290,7 +290,9 @@ impl<S: Store> View<'_, S> {
     ) -> Result<Acquired, SlotError> {
         let mut request = request;
         self.identify(&mut request);
-        let plan = self.plan(&request);
+        // Charges and permits under one secret, even if it is replaced in between.
+        let keys = self.limiter.keys.load_full();
+        let plan = self.plan_under(&keys, &request);
         let ticket = Ticket {
             holder: (self.limiter.draw_id)()?,
             lasts,
@@ -302,7 +304,7 @@ impl<S: Store> View<'_, S> {
             self.tell(&request, &decision);
             return Ok(taking.ended(decision));
         }
-        for opening in self.openings(&request) {
+        for opening in self.openings(&keys, &request) {
             taking.asks(entry_of(&opening));
             let (most, held) = match self.take(&opening, taking.ticket()).await {
                 Ok(taken) => taken,
@@ -347,9 +349,12 @@ impl<S: Store> View<'_, S> {
         limiter.adaptive.vacate(rule, subject, limiter.clock.now())
     }
 
-    pub(super) fn openings(&self, request: &Request<'_>) -> SmallVec<[Opening<'_>; 2]> {
+    pub(super) fn openings(
+        &self,
+        keys: &Keys,
+        request: &Request<'_>,
+    ) -> SmallVec<[Opening<'_>; 2]> {
         let (rules, limiter) = (&self.policy.rules, self.limiter);
-        let keys = limiter.keys.load();
         engine::openings(rules, limiter.stance, &keys.fingerprint, request)
     }
 
