@@ -32,11 +32,13 @@
 
 mod adaptive;
 pub mod clock;
+mod crowd;
 pub mod http;
 pub mod identity;
 mod limiter;
 pub mod live;
 pub mod observe;
+mod permit_set;
 mod policy;
 mod receipt;
 pub mod resilience;
@@ -45,7 +47,7 @@ mod secret;
 pub mod stores;
 mod throttle;
 
-pub use adaptive::{Gradient, MOST_ADAPTIVE};
+pub use adaptive::{Gradient, MAX_ADAPTIVE_PERMITS, MOST_ADAPTIVE};
 pub use limiter::{
     Acquired, Act, Family, Full, Keeper, Keyed, Limiter, MOST_COUNTED, MOST_TENDED, OVERTAKEN,
     OpenRequests, Opened, RefundError, Reservation, SettleError, Settlement, Slot, SlotError,

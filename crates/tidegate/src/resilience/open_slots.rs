@@ -2,15 +2,18 @@
 //!
 //! Kept true: a slot lasts here no longer than in the store, because its end is reckoned from before
 //! the store was asked; one that was given back is not open, though the store may have to hear of it
-//! yet. Bounded: beyond that a slot is known to the store alone. Knows no store; time is injected.
+//! yet. Bounded: beyond that a slot is known to the store alone. A call finds its permit by holder and walks
+//! no others, however many are open. Knows no store; time is injected.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use tidegate_core::store::{Held, Hold, Source, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::sweep::Sweep;
 use tidegate_core::units::Nanos;
+
+use crate::permit_set::PermitSet;
 
 /// What this node knows of slots.
 pub(super) struct OpenSlots {
@@ -22,6 +25,8 @@ pub(super) struct OpenSlots {
 struct Table {
     of: BTreeMap<u128, Owners>,
     slots: usize,
+    /// Counter and holder of those of which the store has to hear.
+    unsynced: BTreeSet<(u128, u128)>,
     /// When those that have ended are looked for everywhere.
     sweep: Sweep,
 }
@@ -31,12 +36,21 @@ struct Owners {
     subject: Fingerprint,
     rule: RuleName,
     terms: Terms,
-    slots: Vec<Slot>,
+    permits: PermitSet<Known>,
+    /// How many of them are leaving.
+    leaving: usize,
 }
 
+impl Owners {
+    /// Permits that are open.
+    fn open(&self) -> u32 {
+        u32::try_from(self.permits.len() - self.leaving).unwrap_or(u32::MAX)
+    }
+}
+
+/// What is known of the permit of one holder.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    holder: u128,
+struct OwnPermit {
     until: Nanos,
     known: Known,
 }
@@ -134,7 +148,10 @@ impl OpenSlots {
     pub(super) fn forget(&self, counter: u128) {
         let mut table = self.table.lock();
         if let Some(owners) = table.of.remove(&counter) {
-            table.slots -= owners.slots.len();
+            table.slots -= owners.permits.len();
+            for (holder, _, _) in owners.permits.iter() {
+                table.unsynced.remove(&(counter, holder));
+            }
         }
     }
 
@@ -152,35 +169,63 @@ impl OpenSlots {
 
     /// Every slot that is open here, of subjects that `holds` names: for a store that has lost them.
     pub(super) fn all(&self, holds: impl Fn(Fingerprint) -> bool, now: Nanos) -> Vec<News> {
-        let open = |slot: &Slot| slot.known != Known::Leaving;
-        self.table.lock().news(holds, open, now)
+        let table = self.table.lock();
+        let owners = table.of.values().filter(|owners| holds(owners.subject));
+        let news = owners.flat_map(|owners| {
+            let holders = owners.permits.iter().map(|(holder, ..)| holder);
+            holders.filter_map(|holder| owners.news(holder, now))
+        });
+        news.filter(|news| !news.leaving).collect()
     }
 
-    /// Every slot of which the store has to hear.
+    /// Every slot of which the store has to hear. Walks no others.
     pub(super) fn due(&self, holds: impl Fn(Fingerprint) -> bool, now: Nanos) -> Vec<News> {
-        let due = |slot: &Slot| slot.known != Known::There;
-        self.table.lock().news(holds, due, now)
+        let table = self.table.lock();
+        let news = table.unsynced.iter().filter_map(|(counter, holder)| {
+            let owners = table.of.get(counter).filter(|own| holds(own.subject))?;
+            owners.news(*holder, now)
+        });
+        news.collect()
+    }
+}
+
+impl Owners {
+    fn news(&self, holder: u128, now: Nanos) -> Option<News> {
+        let (until, known) = self.permits.get(holder).filter(|(until, _)| *until > now)?;
+        Some(News {
+            subject: self.subject,
+            rule: self.rule.clone(),
+            terms: self.terms,
+            holder,
+            left: until.since(now),
+            leaving: *known == Known::Leaving,
+        })
     }
 }
 
 impl Table {
     /// How many are open, and the holder's own.
-    fn look(&mut self, hold: &Hold<'_>, now: Nanos) -> (u32, Option<Slot>) {
+    fn look(&mut self, hold: &Hold<'_>, now: Nanos) -> (u32, Option<OwnPermit>) {
         let counter = hold.counter();
-        let Some(owners) = self.of.get_mut(&counter) else {
+        self.expire(counter, now);
+        let Some(owners) = self.of.get(&counter) else {
             return (0, None);
         };
-        let before = owners.slots.len();
-        owners.slots.retain(|slot| slot.until > now);
-        self.slots -= before - owners.slots.len();
-        let open = owners.slots.iter().filter(|s| s.known != Known::Leaving);
-        let open = u32::try_from(open.count()).unwrap_or(u32::MAX);
-        let own = owners.slots.iter().find(|slot| slot.holder == hold.holder);
-        let own = own.copied();
-        if owners.slots.is_empty() {
-            self.of.remove(&counter);
+        let own = owners.permits.get(hold.holder);
+        let own = own.map(|(until, known)| OwnPermit {
+            until,
+            known: *known,
+        });
+        (owners.open(), own)
+    }
+
+    /// Drops the permits of a counter that have ended.
+    fn expire(&mut self, counter: u128, now: Nanos) {
+        while let Some(owners) = self.of.get_mut(&counter)
+            && let Some((holder, known)) = owners.permits.pop_ended(now)
+        {
+            self.dropped(counter, holder, known);
         }
-        (open, own)
     }
 
     /// Writes a slot down; whether there is room for it.
@@ -192,78 +237,65 @@ impl Table {
         known: Known,
         most: usize,
     ) -> bool {
-        let holder = hold.holder;
-        let slots = self.of.get_mut(&hold.counter()).map(|own| &mut own.slots);
-        let own = slots.and_then(|slots| slots.iter_mut().find(|slot| slot.holder == holder));
-        if let Some(own) = own {
-            (own.until, own.known) = (until, known);
-            self.sweep.note(until);
-            return true;
-        }
-        if self.sweep.due(self.slots, most, now) {
+        let (counter, holder) = (hold.counter(), hold.holder);
+        let has = self
+            .of
+            .get(&counter)
+            .is_some_and(|own| own.permits.get(holder).is_some());
+        if !has && self.sweep.due(self.slots, most, now) {
             self.drop_ended(now);
         }
-        if self.slots >= most {
+        if !has && self.slots >= most {
             return false;
         }
-        let owners = self.of.entry(hold.counter()).or_insert_with(|| Owners {
+        let owners = self.of.entry(counter).or_insert_with(|| Owners {
             subject: hold.subject,
             rule: hold.rule.clone(),
             terms: *hold.terms,
-            slots: Vec::new(),
+            permits: PermitSet::default(),
+            leaving: 0,
         });
-        owners.slots.push(Slot {
-            holder,
-            until,
-            known,
-        });
-        self.slots += 1;
+        match owners.permits.put(holder, until, known) {
+            Some(before) => owners.leaving -= usize::from(before == Known::Leaving),
+            None => self.slots += 1,
+        }
+        owners.leaving += usize::from(known == Known::Leaving);
+        if known == Known::There {
+            self.unsynced.remove(&(counter, holder));
+        } else {
+            self.unsynced.insert((counter, holder));
+        }
         self.sweep.note(until);
         true
     }
 
     fn remove(&mut self, hold: &Hold<'_>) {
-        let counter = hold.counter();
-        let Some(owners) = self.of.get_mut(&counter) else {
-            return;
-        };
-        let before = owners.slots.len();
-        owners.slots.retain(|slot| slot.holder != hold.holder);
-        self.slots -= before - owners.slots.len();
-        if owners.slots.is_empty() {
-            self.of.remove(&counter);
+        let (counter, holder) = (hold.counter(), hold.holder);
+        let owners = self.of.get_mut(&counter);
+        if let Some(known) = owners.and_then(|own| own.permits.remove(holder)) {
+            self.dropped(counter, holder, known);
+        }
+    }
+
+    /// A permit is no longer among those of its counter.
+    fn dropped(&mut self, counter: u128, holder: u128, known: Known) {
+        self.slots -= 1;
+        self.unsynced.remove(&(counter, holder));
+        if let Some(owners) = self.of.get_mut(&counter) {
+            owners.leaving -= usize::from(known == Known::Leaving);
+            if owners.permits.is_empty() {
+                self.of.remove(&counter);
+            }
         }
     }
 
     fn drop_ended(&mut self, now: Nanos) {
-        self.of.retain(|_, owners| {
-            owners.slots.retain(|slot| slot.until > now);
-            !owners.slots.is_empty()
-        });
-        self.slots = self.of.values().map(|owners| owners.slots.len()).sum();
-        let left = self.of.values().flat_map(|owners| &owners.slots);
-        self.sweep.done(left.map(|slot| slot.until), now);
-    }
-
-    fn news(
-        &self,
-        holds: impl Fn(Fingerprint) -> bool,
-        of: impl Fn(&Slot) -> bool,
-        now: Nanos,
-    ) -> Vec<News> {
-        let owners = self.of.values().filter(|owners| holds(owners.subject));
-        let news = owners.flat_map(|owners| {
-            let slots = owners.slots.iter().filter(|slot| slot.until > now);
-            slots.filter(|slot| of(slot)).map(|slot| News {
-                subject: owners.subject,
-                rule: owners.rule.clone(),
-                terms: owners.terms,
-                holder: slot.holder,
-                left: slot.until.since(now),
-                leaving: slot.known == Known::Leaving,
-            })
-        });
-        news.collect()
+        let counters: Vec<u128> = self.of.keys().copied().collect();
+        for counter in counters {
+            self.expire(counter, now);
+        }
+        let left = self.of.values().flat_map(|owners| owners.permits.iter());
+        self.sweep.done(left.map(|(_, until, _)| until), now);
     }
 }
 

@@ -14,7 +14,7 @@ impl Reserved {
 
     pub(super) fn enter(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
         let mut ledger = self.0.lock();
-        if ledger.has_room(reserve, outcome.at) {
+        if ledger.make_room(reserve, outcome.at).is_ok() {
             ledger.enter_all(reserve, outcome);
         }
     }
