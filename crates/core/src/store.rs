@@ -24,7 +24,7 @@ use std::future::Future;
 use smallvec::{SmallVec, smallvec};
 
 pub use self::failure::{FailureCause, FailureKind};
-pub use self::ledger::{Abandoned, Ledger};
+pub use self::ledger::{Abandoned, Ledger, LedgerFull};
 pub use self::replies::{ReplyCountError, one_reply_per_set};
 pub use self::reservation::{Correction, Kept, Reserve, Settle, Settled, Used};
 pub use self::run::RunId;

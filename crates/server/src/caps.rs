@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::resilience::Settings;
 use tidegate::stores::memory::MOST_RESERVED;
-use tidegate::{MOST_ADAPTIVE, MOST_COUNTED, MOST_TENDED};
+use tidegate::{MAX_ADAPTIVE_PERMITS, MOST_ADAPTIVE, MOST_COUNTED, MOST_TENDED};
 use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
@@ -192,6 +192,12 @@ fn of_what_is_open() -> Vec<Row> {
         ),
         (
             door,
+            "those of one subject",
+            number(MOST_RESERVED / 4),
+            "503",
+        ),
+        (
+            door,
             "open reservations whose end a node looks after",
             number(MOST_TENDED),
             "the estimate comes back with the next reservation",
@@ -218,7 +224,13 @@ fn of_what_is_open() -> Vec<Row> {
             door,
             "subjects with an adaptive limit of their own",
             number(MOST_ADAPTIVE),
-            "those beyond share one of their rule",
+            "those beyond share 256 limits of their rule",
+        ),
+        (
+            door,
+            "permits of adaptive limits that are remembered by holder",
+            number(MAX_ADAPTIVE_PERMITS),
+            "counted, and end by themselves",
         ),
     ]
 }

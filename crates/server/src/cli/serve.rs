@@ -386,8 +386,9 @@ fn service(
             shared.map_err(|error| Failure::Config(error.to_string()))?
         }
     };
-    let mut limiter =
-        Limiter::new(store, policy, secret, Arc::new(clock)).observed_by(Arc::clone(&metrics) as _);
+    let mut limiter = Limiter::new(store, policy, secret, Arc::new(clock))
+        .within(settings.memory_cap.0)
+        .observed_by(Arc::clone(&metrics) as _);
     if settings.shadow {
         limiter = limiter.in_shadow();
     }

@@ -160,7 +160,7 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
 
-    /// The most memory counters may take [default: 512MiB]
+    /// The most memory that counters, permits and open reservations may take [default: 512MiB]
     #[arg(long, env = "TIDEGATE_MEMORY_CAP", value_name = "SIZE")]
     pub(crate) memory_cap: Option<Size>,
 

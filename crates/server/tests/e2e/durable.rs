@@ -112,6 +112,40 @@ fn the_folder_is_made_for_its_owner_alone_and_keeps_the_secret() {
     assert_eq!(line["counters"], 1);
 }
 
+/// A secret that was lost was drawn anew, and the service went on with nothing counted.
+#[test]
+fn a_secret_lost_beside_counts_is_refused_with_the_cure() {
+    let data = tempfile::tempdir().unwrap();
+    let end = |server: Server| {
+        server.signal("TERM");
+        assert!(server.wait_end().0.success());
+    };
+    let server = node(&rules("bills", ""), data.path());
+    assert_eq!(server.post("/v1/check", &ask("bills")).status, 200);
+    end(server);
+    let (secret, aside) = (data.path().join("secret"), data.path().join("aside"));
+    std::fs::rename(&secret, &aside).unwrap();
+    let flags = ["--data", data.path().to_str().unwrap()];
+    for _ in 0..2 {
+        let message = refused(&rules("bills", ""), &flags);
+        assert!(message.contains("secret: is missing"), "{message}");
+        assert!(
+            message.contains("put the secret back from a copy"),
+            "{message}"
+        );
+        assert!(!secret.exists(), "none is drawn");
+    }
+    std::fs::write(data.path().join("other"), "fedcba9876543210").unwrap();
+    let other = data.path().join("other");
+    let flags = [&flags[..], &["--secret-file", other.to_str().unwrap()]].concat();
+    let message = refused(&rules("bills", ""), &flags);
+    assert!(message.contains("counts.redb"), "{message}");
+    assert!(message.contains("named by another secret"), "{message}");
+    std::fs::rename(&aside, &secret).unwrap();
+    let server = node(&rules("bills", ""), data.path());
+    assert_eq!(used(&server), 1);
+}
+
 /// Runs a service that is not to start; what it says.
 fn refused(rules: &str, flags: &[&str]) -> String {
     let dir = tempfile::tempdir().unwrap();

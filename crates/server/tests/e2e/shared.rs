@@ -89,6 +89,23 @@ fn what_a_store_lost_is_put_back() {
     assert!(passed(&mut newcomer.client(), 10).is_empty());
 }
 
+/// A newcomer wrote a secret of its own where the key had been deleted, all others took it over, and every
+/// count began anew.
+#[test]
+fn a_deleted_secret_is_restored_and_a_newcomer_waits_for_it() {
+    let redis = Redis::redis7();
+    let first = node(&redis.url());
+    exact(&first);
+    assert_eq!(passed(&mut first.client(), 60).len(), 60);
+    let before = redis.ask(&["GET", "tg:ctl:secret"]);
+    redis.ask(&["DEL", "tg:ctl:secret"]);
+    let newcomer = node(&redis.url());
+    exact(&newcomer);
+    assert_eq!(redis.ask(&["GET", "tg:ctl:secret"]), before);
+    assert_eq!(passed(&mut newcomer.client(), 100).len(), 40);
+    assert!(passed(&mut first.client(), 10).is_empty());
+}
+
 #[test]
 fn a_node_starts_without_its_store_and_meets_it_later() {
     let port = free_port();

@@ -4,7 +4,7 @@
 //! Bounded, each kind by itself: settlements wait when the store is away, and must find room however many
 //! reservations are open then. Knows neither the store nor what is done about one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use parking_lot::Mutex;
 use tidegate_core::store::Reserve;
@@ -16,6 +16,8 @@ use crate::receipt::{Actual, Receipt};
 pub const MOST_TENDED: usize = 1 << 16;
 /// How many are looked after in one go.
 const AT_ONCE: usize = 1 << 12;
+/// How many of them under one lock. A divisor of [`AT_ONCE`].
+const CHUNK: usize = 256;
 
 /// A reservation that was made here, or a settlement that the store does not know yet.
 #[derive(Clone)]
@@ -37,8 +39,64 @@ pub(super) struct Tended {
 /// By the id of a reservation, which is in one of them.
 #[derive(Default)]
 struct Tables {
-    open: HashMap<u128, Duty>,
-    waiting: HashMap<u128, Duty>,
+    open: DutyQueue,
+    waiting: DutyQueue,
+}
+
+/// Duties by id, in the order in which they are due and in that in which they are given up. No step takes
+/// longer because there are many.
+#[derive(Default)]
+struct DutyQueue {
+    duties: HashMap<u128, Duty>,
+    by_due: BTreeSet<(Nanos, u128)>,
+    by_end: BTreeSet<(Nanos, u128)>,
+}
+
+impl DutyQueue {
+    fn len(&self) -> usize {
+        self.duties.len()
+    }
+
+    fn get(&self, id: u128) -> Option<&Duty> {
+        self.duties.get(&id)
+    }
+
+    fn insert(&mut self, duty: Duty) {
+        let id = duty.receipt.id();
+        self.remove(id);
+        self.by_due.insert((duty.due, id));
+        self.by_end.insert((duty.gives_up, id));
+        self.duties.insert(id, duty);
+    }
+
+    fn remove(&mut self, id: u128) -> Option<Duty> {
+        let duty = self.duties.remove(&id)?;
+        self.by_due.remove(&(duty.due, id));
+        self.by_end.remove(&(duty.gives_up, id));
+        Some(duty)
+    }
+
+    /// Takes out one that is given up by `now`.
+    fn pop_given_up(&mut self, now: Nanos) -> Option<Duty> {
+        let (end, id) = *self.by_end.first()?;
+        if end > now {
+            return None;
+        }
+        self.remove(id)
+    }
+
+    /// The one that has been due for the longest. It is due anew after all that are due now.
+    fn next_due(&mut self, now: Nanos) -> Option<Duty> {
+        let (due, id) = *self.by_due.first()?;
+        if due > now {
+            return None;
+        }
+        let duty = self.duties.get_mut(&id)?;
+        duty.due = now.plus(Nanos::new(1));
+        self.by_due.pop_first();
+        self.by_due.insert((duty.due, id));
+        Some(duty.clone())
+    }
 }
 
 impl Default for Tended {
@@ -59,29 +117,29 @@ impl Tended {
     pub(super) fn keep(&self, duty: Duty) -> bool {
         let mut tables = self.tables.lock();
         let (id, said) = (duty.receipt.id(), duty.said.is_some());
-        let table = tables.of(&duty);
-        let room = table.len() < self.most || table.contains_key(&id);
+        let queue = tables.of(&duty);
+        let room = queue.len() < self.most || queue.get(id).is_some();
         if room {
-            table.insert(id, duty);
+            queue.insert(duty);
         }
         if room && said {
-            tables.open.remove(&id);
+            tables.open.remove(id);
         }
         room
     }
 
     pub(super) fn forget(&self, id: u128) {
         let mut tables = self.tables.lock();
-        tables.open.remove(&id);
-        tables.waiting.remove(&id);
+        tables.open.remove(id);
+        tables.waiting.remove(id);
     }
 
     /// Forgets one that was looked after, unless more has been said of it meanwhile.
     pub(super) fn done(&self, duty: &Duty) {
         let mut tables = self.tables.lock();
-        let (id, table) = (duty.receipt.id(), tables.of(duty));
-        if table.get(&id).is_some_and(|now| now.said == duty.said) {
-            table.remove(&id);
+        let (id, queue) = (duty.receipt.id(), tables.of(duty));
+        if queue.get(id).is_some_and(|now| now.said == duty.said) {
+            queue.remove(id);
         }
     }
 
@@ -91,30 +149,53 @@ impl Tended {
         let mut tables = self.tables.lock();
         let id = duty.receipt.id();
         let stands = |known: &Duty| known.said == duty.said;
-        if tables.waiting.get(&id).is_some_and(stands) {
-            tables.waiting.remove(&id);
+        if tables.waiting.get(id).is_some_and(stands) {
+            tables.waiting.remove(id);
             tables.open_again(duty.clone(), self.most, now);
         }
     }
 
-    /// Those about which something is to be done now, settlements first; those that no longer matter are
-    /// gone, and of settlements what was said. Whoever was named stands behind all others the next time: one that cannot be helped keeps
-    /// nobody from being named.
+    /// Those that are due now, settlements first. Duties that were given up are dropped before, and of such
+    /// a settlement what was used: its estimate is still to be refunded. A duty that is returned is due after
+    /// all others the next time, so that one without an answer holds up no other.
+    ///
+    /// The lock that reservations and settlements need is taken for [`CHUNK`] duties at a time.
     pub(super) fn due(&self, now: Nanos) -> Vec<Duty> {
+        while self.drop_given_up(now) == CHUNK {}
+        let mut due = self.take_due(|tables| &mut tables.waiting, now);
+        due.extend(self.take_due(|tables| &mut tables.open, now));
+        due
+    }
+
+    fn drop_given_up(&self, now: Nanos) -> usize {
         let mut tables = self.tables.lock();
-        tables.open.retain(|_, duty| duty.gives_up > now);
-        let too_late = tables.waiting.extract_if(|_, duty| duty.gives_up <= now);
-        for (_, duty) in too_late.collect::<Vec<_>>() {
-            tables.open_again(duty, self.most, now);
+        for dropped in 0..CHUNK {
+            if let Some(settlement) = tables.waiting.pop_given_up(now) {
+                tables.open_again(settlement, self.most, now);
+            } else if tables.open.pop_given_up(now).is_none() {
+                return dropped;
+            }
         }
-        let mut due = named(&mut tables.waiting, now);
-        due.extend(named(&mut tables.open, now));
+        CHUNK
+    }
+
+    fn take_due(&self, of: impl Fn(&mut Tables) -> &mut DutyQueue, now: Nanos) -> Vec<Duty> {
+        let mut due = Vec::new();
+        while due.len() < AT_ONCE {
+            let mut tables = self.tables.lock();
+            let queue = of(&mut tables);
+            let before = due.len();
+            due.extend(std::iter::from_fn(|| queue.next_due(now)).take(CHUNK));
+            if due.len() < before + CHUNK {
+                break;
+            }
+        }
         due
     }
 }
 
 impl Tables {
-    fn of(&mut self, duty: &Duty) -> &mut HashMap<u128, Duty> {
+    fn of(&mut self, duty: &Duty) -> &mut DutyQueue {
         match duty.said {
             Some(_) => &mut self.waiting,
             None => &mut self.open,
@@ -123,28 +204,14 @@ impl Tables {
 
     fn open_again(&mut self, duty: Duty, most: usize, now: Nanos) {
         if self.open.len() < most {
-            let duty = Duty {
+            self.open.insert(Duty {
                 due: now,
                 gives_up: now.plus(Reserve::LONGEST),
                 said: None,
                 ..duty
-            };
-            self.open.insert(duty.receipt.id(), duty);
+            });
         }
     }
-}
-
-/// Those of a table that have been due for the longest. They are due anew after all that are due now.
-fn named(table: &mut HashMap<u128, Duty>, now: Nanos) -> Vec<Duty> {
-    let due = table.values_mut().filter(|duty| duty.due <= now);
-    let mut due: Vec<&mut Duty> = due.collect();
-    // By the id too, so that a simulation replays.
-    due.sort_unstable_by_key(|duty| (duty.due, duty.receipt.id()));
-    let named = due.into_iter().take(AT_ONCE).map(|duty| {
-        duty.due = now.plus(Nanos::new(1));
-        duty.clone()
-    });
-    named.collect()
 }
 
 #[cfg(test)]

@@ -285,6 +285,42 @@ fn nodes_of_one_store_share_one_secret() {
     });
 }
 
+#[test]
+fn a_newcomer_waits_for_a_deleted_secret_only_while_another_node_gives_signs_of_life() {
+    let server = Server::redis7();
+    on_runtime(async {
+        let store = redis(&server.url()).await;
+        let awaits = async || store.awaits_secret().await.expect("an answer");
+        assert!(!awaits().await, "nobody has counted here");
+        let secret = store.share_secret(None).await.expect("a secret");
+        let beat = |ago_ms: u64| {
+            let Value::Array(time) = direct(&server, &["TIME"]) else {
+                panic!("no time");
+            };
+            let Value::BulkString(secs) = &time[0] else {
+                panic!("no seconds");
+            };
+            let secs: u64 = String::from_utf8_lossy(secs).parse().expect("a number");
+            let beat = format!("{} ", secs * 1_000 - ago_ms);
+            direct(&server, &["HSET", "tg:ctl:nodes", "epoch", "7", "1", &beat]);
+        };
+        beat(0);
+        assert!(!awaits().await, "the secret is there");
+        direct(&server, &["DEL", "tg:ctl:secret"]);
+        assert!(awaits().await, "another node knows it");
+        beat(60_000);
+        assert!(!awaits().await, "that one is gone");
+        beat(0);
+        store
+            .restore_secret(&secret, false)
+            .await
+            .expect("room for it");
+        assert!(!awaits().await);
+        let found = store.share_secret(None).await.expect("a secret");
+        assert_eq!(found.fingerprint_key(), secret.fingerprint_key());
+    });
+}
+
 /// The line of docs/redis.md that makes a user, as words.
 pub(crate) fn documented_user() -> Vec<String> {
     let page = include_str!("../../../../docs/redis.md");

@@ -255,8 +255,20 @@ impl JournalFile {
         let change = self.database.begin_write()?;
         let [counts, refunds] = &self.looked;
         let looked = [
-            apply(&mut change.open_table(COUNTS)?, &batch.counts, glances, counts, &past)?,
-            apply(&mut change.open_table(REFUNDS)?, &batch.refunds, glances, refunds, &past)?,
+            apply(
+                &mut change.open_table(COUNTS)?,
+                &batch.counts,
+                glances,
+                counts,
+                &past,
+            )?,
+            apply(
+                &mut change.open_table(REFUNDS)?,
+                &batch.refunds,
+                glances,
+                refunds,
+                &past,
+            )?,
         ];
         change.commit()?;
         self.looked = looked;

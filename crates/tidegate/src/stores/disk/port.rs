@@ -3,7 +3,8 @@
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::store::{
     Charge, ChargeSet, Durability, Granted, Held, Hold, Inspection, OnStoreFailure, Outcome,
-    Refund, Refunded, Reserve, Role, RunId, Seed, Settle, Settled, Source, Store, StoreError, Terms,
+    Refund, Refunded, Reserve, Role, RunId, Seed, Settle, Settled, Source, Store, StoreError,
+    Terms,
 };
 use tidegate_core::units::Nanos;
 

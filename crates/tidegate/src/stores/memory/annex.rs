@@ -12,6 +12,7 @@ use tidegate_core::units::Nanos;
 
 use super::block::{Entry, Kind};
 use super::budget::Budget;
+use super::permit_list::PermitList;
 use super::shelf::Shelf;
 use super::slab::Slab;
 
@@ -19,22 +20,16 @@ use super::slab::Slab;
 /// the newest part of a strict window, or else the bytes that were counted for what is there.
 const ELSEWHERE: u64 = 1 << 63;
 
-/// One holder of a slot.
-pub(super) struct Slot {
-    pub(super) holder: u128,
-    pub(super) until: Nanos,
-}
-
 /// What the entries of one shard keep outside themselves.
 #[derive(Default)]
 pub(super) struct Annex {
     counts: Slab,
     logs: Shelf<LogState>,
-    slots: Shelf<Vec<Slot>>,
+    permits: Shelf<PermitList>,
 }
 
 impl Annex {
-    /// The state of an entry. Not for refunds and slots, which have none.
+    /// The state of an entry. Not for refunds and permits, which have none.
     #[inline]
     pub(super) fn state(&self, entry: &Entry) -> State {
         match entry.kind {
@@ -123,7 +118,7 @@ impl Annex {
                 budget.give(entry.words[0]);
             }
             _ => {
-                self.slots.remove(number, |bytes| budget.give(bytes));
+                self.permits.remove(number, |bytes| budget.give(bytes));
                 budget.give(entry.words[0]);
             }
         }
@@ -185,32 +180,53 @@ impl Annex {
         only.map_or([0, 0], |entry| [entry.stamp, u64::from(entry.units)])
     }
 
-    /// The slots of an entry.
-    pub(super) fn slots(&mut self, entry: &Entry) -> Option<&mut Vec<Slot>> {
-        elsewhere(entry).map(|number| self.slots.get_mut(number))
+    /// The permits of an entry; none if they are only counted.
+    pub(super) fn permits(&mut self, entry: &Entry) -> Option<&mut PermitList> {
+        elsewhere(entry).map(|number| self.permits.get_mut(number))
     }
 
-    /// The words of an entry that will have slots. Their memory is counted but never refused: each
-    /// stands for something that is open, and that costs whoever opened it far more.
-    pub(super) fn no_slots(&mut self, budget: &Budget) -> [u64; 2] {
-        let forced = |bytes| {
-            budget.force(bytes);
-            true
-        };
-        let number = self.slots.place(forced);
-        [0, number.map_or(0, |number| ELSEWHERE | u64::from(number))]
+    /// The same, to look at.
+    pub(super) fn permits_of(&self, entry: &Entry) -> Option<&PermitList> {
+        elsewhere(entry).map(|number| self.permits.get(number))
     }
 
-    /// Adds a slot to an entry.
-    pub(super) fn add_slot(&mut self, entry: &mut Entry, slot: Slot, budget: &Budget) {
-        let Some(slots) = self.slots(entry) else {
-            return;
+    /// The words of an entry with an empty list of permits, if there is memory for it.
+    pub(super) fn permit_words(&mut self, budget: &Budget) -> Option<[u64; 2]> {
+        let number = self.permits.place(|bytes| budget.take_for_permits(bytes))?;
+        Some([0, ELSEWHERE | u64::from(number)])
+    }
+
+    /// Adds a permit to an entry; whether there was memory for it.
+    pub(super) fn put_permit(
+        &mut self,
+        entry: &mut Entry,
+        holder: u128,
+        until: Nanos,
+        budget: &Budget,
+    ) -> bool {
+        let counted = entry.words[0];
+        let Some(list) = self.permits(entry) else {
+            return false;
         };
-        let before = slots.capacity();
-        slots.push(slot);
-        let bytes = ((slots.capacity() - before) * size_of::<Slot>()) as u64;
-        budget.force(bytes);
-        entry.words[0] += bytes;
+        let bytes = list.bytes_with_one_more();
+        if bytes > counted && !budget.take_for_permits(bytes - counted) {
+            return false;
+        }
+        list.put(holder, until);
+        entry.words[0] = bytes.max(counted);
+        true
+    }
+
+    /// Counts the bytes that the permits of an entry take, if they are fewer than before; and when the last
+    /// of them ends.
+    pub(super) fn count_permits(&mut self, entry: &mut Entry, budget: &Budget) -> Nanos {
+        let Some(list) = self.permits_of(entry) else {
+            return Nanos::ZERO;
+        };
+        let (bytes, last) = (list.bytes(), list.last_end());
+        budget.give(entry.words[0].saturating_sub(bytes));
+        entry.words[0] = entry.words[0].min(bytes);
+        last
     }
 }
 

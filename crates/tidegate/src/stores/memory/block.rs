@@ -119,7 +119,7 @@ pub(super) enum Kind {
     Log,
     /// The id of a refund that was paid.
     Refund,
-    /// Slots of what may be open at once.
+    /// Permits of what may be open at once: a list, or a crowd.
     Slots,
 }
 
@@ -206,7 +206,7 @@ impl EntryMut<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) key: Key,
-    /// The state, or where the rest of it is; see `codec`.
+    /// The state, or where the rest of it is; see `annex`.
     pub(super) words: [u64; 2],
     pub(super) kind: Kind,
     /// From when on it is as good as none. Known without its limit, so that a sweep needs no rules.

@@ -176,7 +176,7 @@ impl<C> MemoryStore<C> {
                     at.secs,
                     &self.overflow.budget,
                 );
-                self.overflow.used();
+                self.overflow.used(places.shard);
             }
         }
     }

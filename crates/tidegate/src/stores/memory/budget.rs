@@ -15,14 +15,22 @@ use super::block::Block;
 /// An allowance of bytes.
 pub(super) struct Budget {
     cap: u64,
+    /// Bytes beyond the cap that only permits may take: counters that fill the rest leave them room.
+    spare: u64,
     used: AtomicU64,
     pool: Mutex<Vec<Block>>,
 }
 
 impl Budget {
     pub(super) fn new(cap: u64) -> Self {
+        Self::with_spare(cap, 0)
+    }
+
+    /// An allowance of `cap` bytes, and of `spare` more for permits.
+    pub(super) fn with_spare(cap: u64, spare: u64) -> Self {
         Budget {
             cap,
+            spare,
             used: AtomicU64::new(0),
             pool: Mutex::new(Vec::new()),
         }
@@ -30,7 +38,7 @@ impl Budget {
 
     /// The most bytes that may be taken.
     pub(super) fn cap(&self) -> u64 {
-        self.cap
+        self.cap + self.spare
     }
 
     /// Bytes taken, blocks that wait for use included.
@@ -81,7 +89,21 @@ impl Budget {
 
     /// Counts `bytes` of other memory, unless that is more than there may be.
     pub(super) fn take(&self, bytes: u64) -> bool {
-        let fits = |used: u64| Some(used.saturating_add(bytes)).filter(|sum| *sum <= self.cap);
+        self.take_within(bytes, self.cap)
+    }
+
+    /// The same for permits.
+    pub(super) fn take_for_permits(&self, bytes: u64) -> bool {
+        self.take_within(bytes, self.cap())
+    }
+
+    /// Whether permits may take so many bytes that are forced.
+    pub(super) fn fits_permits(&self, bytes: u64) -> bool {
+        self.spare > 0 && self.used().saturating_add(bytes) <= self.cap()
+    }
+
+    fn take_within(&self, bytes: u64, cap: u64) -> bool {
+        let fits = |used: u64| Some(used.saturating_add(bytes)).filter(|sum| *sum <= cap);
         let taken = self
             .used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
@@ -113,6 +135,17 @@ mod tests {
         assert!(budget.blocks(3).is_none());
         assert!(budget.blocks(2).is_some());
         assert_eq!(budget.used(), 2 * Block::BYTES);
+    }
+
+    #[test]
+    fn permits_find_room_that_counters_cannot_take() {
+        let budget = Budget::with_spare(1_000, 100);
+        assert!(budget.take(1_000) && !budget.take(1));
+        assert!(budget.fits_permits(100) && !budget.fits_permits(101));
+        assert!(budget.take_for_permits(100) && !budget.take_for_permits(1));
+        budget.give(50);
+        assert!(!budget.take(1), "what is free again is theirs");
+        assert!(budget.take_for_permits(50));
     }
 
     #[test]

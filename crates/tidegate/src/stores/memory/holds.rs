@@ -1,70 +1,160 @@
-//! Slots of what may be open at once. Each expires by itself if its holder dies.
+//! Permits of what may be open at once. Each expires by itself if its holder dies.
 //!
-//! A subject that finds no room shares its slots with others, like a counter, and stays with the
-//! shared ones until they are all given back: so it never has two lists at once.
+//! A subject that finds no room shares a list of permits with others, like a counter, and stays with it until
+//! all of them are released: so it never has two lists at once. When not even a shared list can grow, permits
+//! of a sixteenth of all subjects are only counted, in a [`Crowd`]. Whoever has permits in a crowd is limited
+//! together with it. So the memory cap holds, and the limit of every subject does.
+//!
+//! Lock order: the shard of the subject, then the overflow shard.
 
 use tidegate_core::store::{Held, Hold, Source};
 use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
 use super::accounts::Present;
-use super::annex::Slot;
-use super::block::{Entry, Kind, Secs};
+use super::block::{Block, Entry, Kind, Secs};
 use super::budget::Budget;
 use super::key::Key;
 use super::overflow::StandIn;
 use super::shard::Shard;
+use crate::crowd::Crowd;
 
-/// Keeps slots apart from counters.
+/// Keeps permits apart from counters.
 const SLOTS: u128 = 0x736c_6f74_7320_6f66_206f_7065_6e20_776b;
 
+/// Where the permits of a subject without a list of its own are, in one overflow shard.
+struct SharedPermits {
+    shard: usize,
+    /// A list that one subject in 4,096 shares.
+    list: Key,
+    /// A crowd that one subject in 16 shares.
+    crowd: Key,
+}
+
+impl SharedPermits {
+    fn of(hold: &Hold<'_>) -> Self {
+        let StandIn { shard, subject } = StandIn::of(hold.subject);
+        let key = |subject| Key::within_shard(hold.rule.counter(subject, 0) ^ SLOTS);
+        SharedPermits {
+            shard,
+            list: key(subject),
+            crowd: key(StandIn::last_resort(shard)),
+        }
+    }
+}
+
+/// There is no memory for one more permit.
+struct NoMemory;
+
 impl<C> MemoryStore<C> {
-    /// Takes or renews a slot. A refusal takes nothing.
+    /// Acquires or renews a permit. A denial takes nothing.
     pub fn hold_at(&self, hold: &Hold<'_>, now: Nanos) -> Held {
         let (at, key) = (self.present(now), own_key(hold));
         let mut own = self.shards[key.shard()].lock();
+        let places = SharedPermits::of(hold);
         if own.find(key).is_some() {
-            return self.hold_in(&mut own, key, hold, at, &self.budget);
+            return self.hold_own(&mut own, key, &places, hold, at);
         }
-        let room = own.has_room(key, at.secs, &self.budget).is_ok();
-        if room && !self.overflow.in_use() {
-            return self.hold_in(&mut own, key, hold, at, &self.budget);
+        if !self.overflow.in_use()
+            && let Ok(held) = self.hold_in(&mut own, key, hold, at, 0, &self.budget)
+        {
+            return held;
         }
-        let (shard, shared_key) = shared_place(hold);
-        let mut shared = self.overflow.lock(shard);
-        if room && open(&mut shared, shared_key, now) == 0 {
-            return self.hold_in(&mut own, key, hold, at, &self.budget);
+        let mut shared = self.overflow.lock(places.shard);
+        let crowd = self.crowd(&shared, places.crowd, now).count();
+        if open(&mut shared, places.list, now) + crowd == 0
+            && let Ok(held) = self.hold_in(&mut own, key, hold, at, 0, &self.budget)
+        {
+            return held;
         }
-        let held = self.hold_in(&mut shared, shared_key, hold, at, &self.overflow.budget);
-        self.overflow.used();
+        let budget = &self.overflow.budget;
+        let held = self.hold_in(&mut shared, places.list, hold, at, crowd, budget);
+        let held = held.unwrap_or_else(|NoMemory| {
+            let open = open(&mut shared, places.list, now);
+            self.join_crowd(&mut shared, places.crowd, hold, at, open).0
+        });
+        self.overflow.used(places.shard);
         in_overflow(held)
     }
 
-    /// Lets a slot last on, wherever it is. Takes none.
-    pub fn renew_at(&self, hold: &Hold<'_>, now: Nanos) -> Held {
-        let key = own_key(hold);
-        let mut own = self.shards[key.shard()].lock();
-        if own.find(key).is_some() || !self.overflow.in_use() {
-            return self.renew_in(&mut own, key, hold, now);
+    /// The same for a subject with a list of its own. What does not fit joins a crowd, and until that has
+    /// ended the subject is limited together with it.
+    fn hold_own(
+        &self,
+        own: &mut Shard,
+        key: Key,
+        places: &SharedPermits,
+        hold: &Hold<'_>,
+        at: Present,
+    ) -> Held {
+        let crowded = crowded_until(own, key) > at.now;
+        let crowd = if crowded {
+            let shared = self.overflow.lock(places.shard);
+            self.crowd(&shared, places.crowd, at.now).count()
+        } else {
+            0
+        };
+        match self.hold_in(own, key, hold, at, crowd, &self.budget) {
+            Ok(held) if crowded => in_overflow(held),
+            Ok(held) => held,
+            Err(NoMemory) => {
+                let open = open(own, key, at.now);
+                let mut shared = self.overflow.lock(places.shard);
+                let (held, end) = self.join_crowd(&mut shared, places.crowd, hold, at, open);
+                self.overflow.used(places.shard);
+                if held.granted {
+                    self.crowd_until(own, key, end);
+                }
+                in_overflow(held)
+            }
         }
-        let (shard, key) = shared_place(hold);
-        in_overflow(self.renew_in(&mut self.overflow.lock(shard), key, hold, now))
     }
 
-    /// Gives a slot back. Giving back what is not held does nothing.
+    /// Renews a permit, wherever it is. Acquires none, but one of a crowd: that has no name, so its renewal
+    /// counts as another.
+    pub fn renew_at(&self, hold: &Hold<'_>, now: Nanos) -> Held {
+        let (at, key) = (self.present(now), own_key(hold));
+        let mut own = self.shards[key.shard()].lock();
+        let has_list = own.find(key).is_some();
+        let held = self.prolong(&mut own, key, hold, now, |_, new| new, &self.budget);
+        let may_be_shared = !has_list || crowded_until(&own, key) > now;
+        if held.granted || !may_be_shared || !self.overflow.in_use() {
+            return held;
+        }
+        let places = SharedPermits::of(hold);
+        let mut shared = self.overflow.lock(places.shard);
+        let budget = &self.overflow.budget;
+        if !has_list {
+            let held = self.prolong(&mut shared, places.list, hold, now, |_, new| new, budget);
+            if held.granted {
+                return in_overflow(held);
+            }
+        }
+        let others = held.open + open(&mut shared, places.list, now);
+        if self.crowd(&shared, places.crowd, now).count() == 0 {
+            return in_overflow(exactly(false, others));
+        }
+        let (held, end) = self.join_crowd(&mut shared, places.crowd, hold, at, others);
+        if held.granted && has_list {
+            self.crowd_until(&mut own, key, end);
+        }
+        in_overflow(held)
+    }
+
+    /// Releases a permit. To release what is not held does nothing; a permit of a crowd ends by itself.
     pub fn release_at(&self, hold: &Hold<'_>, now: Nanos) {
         let key = own_key(hold);
         let mut own = self.shards[key.shard()].lock();
         if own.find(key).is_some() {
-            release_in(&mut own, key, hold, now, &self.budget);
+            self.release_in(&mut own, key, hold, now, &self.budget);
         } else if self.overflow.in_use() {
-            let (shard, key) = shared_place(hold);
-            let mut shared = self.overflow.lock(shard);
-            release_in(&mut shared, key, hold, now, &self.overflow.budget);
+            let places = SharedPermits::of(hold);
+            let mut shared = self.overflow.lock(places.shard);
+            self.release_in(&mut shared, places.list, hold, now, &self.overflow.budget);
         }
     }
 
-    /// Frees all slots of a rule and subject; how many were open. Shared ones stay: they are others', too.
+    /// Frees all permits of a rule and subject; how many were open. Shared ones stay: they are others', too.
     pub(super) fn vacate_at(&self, counter: u128, now: Nanos) -> u64 {
         let key = Key::of(counter ^ SLOTS);
         let mut own = self.shards[key.shard()].lock();
@@ -75,78 +165,175 @@ impl<C> MemoryStore<C> {
         u64::from(open)
     }
 
+    /// Renews a permit of a list, or adds one if fewer are open, with `others` elsewhere, than may be.
     fn hold_in(
         &self,
         shard: &mut Shard,
         key: Key,
         hold: &Hold<'_>,
         at: Present,
+        others: u32,
         budget: &Budget,
-    ) -> Held {
-        // Who puts back what is remembered may know an older end.
+    ) -> Result<Held, NoMemory> {
+        // Whoever restores what is remembered may know an older end.
         let later = |until: Nanos, new: Nanos| until.max(new);
-        let renewed = self.last_on(shard, key, hold, at.now, later);
-        if renewed.granted || renewed.open >= hold.most {
-            return renewed;
+        let renewed = self.prolong(shard, key, hold, at.now, later, budget);
+        let open = renewed.open.saturating_add(others);
+        if renewed.granted || open >= hold.most {
+            return Ok(Held { open, ..renewed });
         }
         let found = shard.find(key).map(|place| shard.entry(place));
-        let mut entry = found.unwrap_or_else(|| {
-            let entry = Entry {
+        let is_new = found.is_none();
+        let full = is_new && shard.has_room(key, at.secs, budget).is_err();
+        if full && !budget.fits_permits(Block::BYTES) {
+            return Err(NoMemory);
+        }
+        let new = || {
+            let words = shard.annex.permit_words(budget)?;
+            Some(Entry {
                 key,
-                words: shard.annex.no_slots(budget),
+                words,
                 kind: Kind::Slots,
                 expires: Secs::NEVER,
                 tag: 0,
-            };
-            shard.insert(&entry, at.secs, budget);
-            entry
-        });
-        let slot = Slot {
-            holder: hold.holder,
-            until: at.now.plus(hold.lasts),
+            })
         };
-        shard.annex.add_slot(&mut entry, slot, budget);
-        self.expire(shard, entry);
-        exactly(true, renewed.open + 1)
+        let mut entry = found.or_else(new).ok_or(NoMemory)?;
+        let until = at.now.plus(hold.lasts);
+        if !shard
+            .annex
+            .put_permit(&mut entry, hold.holder, until, budget)
+        {
+            if is_new {
+                shard.annex.release(&entry, budget);
+            }
+            return Err(NoMemory);
+        }
+        if is_new {
+            shard.insert(&entry, at.secs, budget);
+        }
+        self.write_list(shard, entry, budget);
+        Ok(exactly(true, open + 1))
     }
 
-    fn renew_in(&self, shard: &mut Shard, key: Key, hold: &Hold<'_>, now: Nanos) -> Held {
-        self.last_on(shard, key, hold, now, |_, new| new)
-    }
-
-    /// Lets a slot that is held end when `ends` says, of when it would end and of when it is asked to.
-    fn last_on(
+    /// Lets a permit that is held end when `ends` says, of when it would end and of when it is asked to.
+    fn prolong(
         &self,
         shard: &mut Shard,
         key: Key,
         hold: &Hold<'_>,
         now: Nanos,
         ends: impl Fn(Nanos, Nanos) -> Nanos,
+        budget: &Budget,
     ) -> Held {
         let open = open(shard, key, now);
         let Some(place) = shard.find(key) else {
             return exactly(false, open);
         };
         let entry = shard.entry(place);
-        let slots = shard.annex.slots(&entry);
-        let own = slots.and_then(|slots| slots.iter_mut().find(|s| s.holder == hold.holder));
-        let Some(own) = own else {
+        let list = shard.annex.permits(&entry);
+        let own = list.and_then(|list| Some((list.end_of(hold.holder)?, list)));
+        let Some((end, list)) = own else {
             return exactly(false, open);
         };
-        own.until = ends(own.until, now.plus(hold.lasts));
-        self.expire(shard, entry);
+        list.put(hold.holder, ends(end, now.plus(hold.lasts)));
+        self.write_list(shard, entry, budget);
         exactly(true, open)
     }
 
-    /// Writes an entry of slots with the expiry of its last one.
-    fn expire(&self, shard: &mut Shard, mut entry: Entry) {
-        let slots = shard.annex.slots(&entry);
-        let last = slots.and_then(|slots| slots.iter().map(|slot| slot.until).max());
-        entry.expires = Secs::expiry(self.began, last.unwrap_or(Nanos::ZERO));
+    fn release_in(
+        &self,
+        shard: &mut Shard,
+        key: Key,
+        hold: &Hold<'_>,
+        now: Nanos,
+        budget: &Budget,
+    ) {
+        let open = open(shard, key, now);
+        let Some(place) = shard.find(key) else {
+            return;
+        };
+        let entry = shard.entry(place);
+        let Some(list) = shard.annex.permits(&entry) else {
+            return;
+        };
+        list.remove(hold.holder);
+        if (open == 0 || list.len() == 0) && list.crowded_until <= now {
+            shard.remove(place, budget);
+        } else {
+            self.write_list(shard, entry, budget);
+        }
+    }
+
+    /// Writes the entry of a list with the bytes it takes and the expiry of its last permit.
+    fn write_list(&self, shard: &mut Shard, mut entry: Entry, budget: &Budget) {
+        let last = shard.annex.count_permits(&mut entry, budget);
+        entry.expires = Secs::expiry(self.began, last);
         if let Some(place) = shard.find(entry.key) {
             shard.set(place, &entry);
         }
     }
+
+    fn millis(&self, at: Nanos) -> u64 {
+        at.since(self.began).millis_up()
+    }
+
+    fn crowd(&self, shard: &Shard, key: Key, now: Nanos) -> Crowd {
+        let words = shard
+            .find(key)
+            .map_or([0; 2], |place| shard.entry(place).words);
+        Crowd::read(words, now.since(self.began).get() / 1_000_000)
+    }
+
+    /// Counts a permit in a crowd, if with `others` elsewhere there are fewer than may be; and when the crowd
+    /// ends. Its entry is written beyond the cap: there are 16 for a rule.
+    fn join_crowd(
+        &self,
+        shard: &mut Shard,
+        key: Key,
+        hold: &Hold<'_>,
+        at: Present,
+        others: u32,
+    ) -> (Held, Nanos) {
+        let mut crowd = self.crowd(shard, key, at.now);
+        let open = crowd.count().saturating_add(others);
+        if open >= hold.most {
+            return (exactly(false, open), Nanos::ZERO);
+        }
+        crowd.add(self.millis(at.now.plus(hold.lasts)));
+        let end = self.began.plus(Nanos::from_millis(crowd.end_ms()));
+        let entry = Entry {
+            key,
+            words: crowd.words(),
+            kind: Kind::Slots,
+            expires: Secs::expiry(self.began, end),
+            tag: 0,
+        };
+        match shard.find(key) {
+            Some(place) => shard.set(place, &entry),
+            None => shard.insert(&entry, at.secs, &self.overflow.budget),
+        }
+        (exactly(true, open + 1), end)
+    }
+
+    /// Notes that a subject with a list of its own has permits in a crowd, too.
+    fn crowd_until(&self, own: &mut Shard, key: Key, end: Nanos) {
+        let Some(place) = own.find(key) else {
+            return;
+        };
+        let entry = own.entry(place);
+        if let Some(list) = own.annex.permits(&entry) {
+            list.crowded_until = list.crowded_until.max(end);
+        }
+        self.write_list(own, entry, &self.budget);
+    }
+}
+
+/// Until when a subject has permits in a crowd beside those of its own list.
+fn crowded_until(shard: &Shard, key: Key) -> Nanos {
+    let entry = shard.find(key).map(|place| shard.entry(place));
+    let list = entry.and_then(|entry| shard.annex.permits_of(&entry));
+    list.map_or(Nanos::ZERO, |list| list.crowded_until)
 }
 
 fn exactly(granted: bool, open: u32) -> Held {
@@ -157,7 +344,7 @@ fn exactly(granted: bool, open: u32) -> Held {
     }
 }
 
-/// Of a list that several subjects share.
+/// Of permits that several subjects share.
 fn in_overflow(held: Held) -> Held {
     Held {
         source: Source::Overflow,
@@ -165,38 +352,15 @@ fn in_overflow(held: Held) -> Held {
     }
 }
 
-/// Drops the slots that have expired; how many are open.
+/// Drops the permits of a list that have expired; how many are open.
 fn open(shard: &mut Shard, key: Key, now: Nanos) -> u32 {
     let Some(place) = shard.find(key) else {
         return 0;
     };
     let entry = shard.entry(place);
-    let slots = shard.annex.slots(&entry);
-    slots.map_or(0, |slots| {
-        slots.retain(|slot| slot.until > now);
-        u32::try_from(slots.len()).unwrap_or(u32::MAX)
-    })
-}
-
-fn release_in(shard: &mut Shard, key: Key, hold: &Hold<'_>, now: Nanos, budget: &Budget) {
-    let Some(place) = shard.find(key) else {
-        return;
-    };
-    let entry = shard.entry(place);
-    if let Some(slots) = shard.annex.slots(&entry) {
-        slots.retain(|slot| slot.until > now && slot.holder != hold.holder);
-        if slots.is_empty() {
-            shard.remove(place, budget);
-        }
-    }
+    shard.annex.permits(&entry).map_or(0, |list| list.open(now))
 }
 
 fn own_key(hold: &Hold<'_>) -> Key {
     Key::of(hold.counter() ^ SLOTS)
-}
-
-fn shared_place(hold: &Hold<'_>) -> (usize, Key) {
-    let stand_in = StandIn::of(hold.subject);
-    let key = Key::within_shard(hold.rule.counter(stand_in.subject, 0) ^ SLOTS);
-    (stand_in.shard, key)
 }

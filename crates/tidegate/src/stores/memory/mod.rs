@@ -8,8 +8,8 @@
 //! From the outside in: `port` fills the store trait; `one` decides a single charge, `several` a set,
 //! `verbs`, `holds`, `reservations` and `kept` the rest, on the copies that `books` opens under `locks`; `accounts` knows how
 //! to read, convert and write a counter; `upkeep` sweeps and counts. `shard` finds counters under one lock, `table` and `rebuild` keep them in order,
-//! `annex` keeps what does not fit an entry of a `block`, `budget` counts the bytes. `overflow` is for
-//! subjects that find no room.
+//! `annex` keeps what does not fit an entry of a `block`, `permit_list` the permits of a subject, `budget` counts the
+//! bytes. `overflow` is for subjects that find no room, `crate::crowd` for permits whose holders find none.
 //!
 //! Lock order, for every verb: the ledger of reservations, then shards by ascending index, then overflow shards by ascending index,
 //! then `registry` or the pool of `budget`, which are never held together.
@@ -26,6 +26,7 @@ mod key;
 mod locks;
 mod one;
 mod overflow;
+mod permit_list;
 mod port;
 mod rebuild;
 mod registry;
@@ -55,6 +56,7 @@ use self::upkeep::Sweep;
 use crate::clock::{Clock, SystemClock};
 
 pub use self::reservations::MOST_RESERVED;
+use self::reservations::max_reserved;
 pub use self::upkeep::Stats;
 pub use self::verbs::Misfit;
 
@@ -73,7 +75,7 @@ pub struct MemoryStore<C = SystemClock> {
     registry: Registry,
     ledger: Box<Mutex<Ledger>>,
     tally: Tally,
-    sweep: Mutex<Sweep>,
+    sweep: Box<Mutex<Sweep>>,
 }
 
 /// What happened since the store was made. Only events that are rare are counted here.
@@ -107,18 +109,19 @@ impl<C: Clock> MemoryStore<C> {
         // An eighth is left to the rest of the process and to the allocator.
         let tables = bytes - bytes / 8;
         let reserve = tables / 16;
+        let reservations = max_reserved(tables / 8);
         let shard = |_| CachePadded::new(Mutex::new(Shard::new()));
         MemoryStore {
             began: clock.now(),
             run: new_run(&clock),
             clock,
             shards: Box::new(std::array::from_fn(shard)),
-            budget: Budget::new(tables - reserve),
+            budget: Budget::new(tables - reserve - reservations as u64 * Ledger::ENTRY_BYTES),
             overflow: Box::new(Overflow::new(reserve)),
             registry: Registry::default(),
-            ledger: Box::new(Mutex::new(Ledger::new(MOST_RESERVED))),
+            ledger: Box::new(Mutex::new(Ledger::new(reservations))),
             tally: Tally::default(),
-            sweep: Mutex::default(),
+            sweep: Box::default(),
         }
     }
 

@@ -204,7 +204,7 @@ impl<C> MemoryStore<C> {
             Some(write) if room => self.write(own, write, at.secs, &self.budget),
             Some(write) => {
                 self.write(&mut shared, write, at.secs, &self.overflow.budget);
-                self.overflow.used();
+                self.overflow.used(places.shard);
             }
             None => {}
         }

@@ -9,7 +9,7 @@
 //! ascending order.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
@@ -31,8 +31,8 @@ const SHARDS: usize = 16;
 pub(super) struct Overflow {
     shards: [CachePadded<Mutex<Shard>>; SHARDS],
     pub(super) budget: Budget,
-    /// Whether any subject may have been charged here. Written only under a shard's lock.
-    in_use: AtomicBool,
+    /// One bit for each shard in which a subject may have been charged. Written only under its lock.
+    in_use: AtomicU32,
 }
 
 /// Where the shared counters of one charge are.
@@ -61,6 +61,11 @@ impl StandIn {
             subject: Fingerprint::new(u128::from(part)),
         }
     }
+
+    /// The subject that stands in for one in 16: all of a shard.
+    pub(super) fn last_resort(shard: usize) -> Fingerprint {
+        Fingerprint::new(u128::from(PARTS + shard as u64))
+    }
 }
 
 impl Shared {
@@ -70,7 +75,7 @@ impl Shared {
         Shared {
             shard,
             part: key(subject),
-            last_resort: key(Fingerprint::new(u128::from(PARTS + shard as u64))),
+            last_resort: key(StandIn::last_resort(shard)),
             seed: shard as u64,
         }
     }
@@ -99,8 +104,8 @@ impl Overflow {
     pub(super) fn new(cap: u64) -> Self {
         Overflow {
             shards: std::array::from_fn(|_| CachePadded::new(Mutex::new(Shard::new()))),
-            budget: Budget::new(cap),
-            in_use: AtomicBool::new(false),
+            budget: Budget::with_spare(cap - cap / 4, cap / 4),
+            in_use: AtomicU32::new(0),
         }
     }
 
@@ -111,28 +116,41 @@ impl Overflow {
     /// A subject that was charged here is seen again only under the lock of its own shard, which it
     /// held when it was charged: so it cannot read a stale answer.
     pub(super) fn in_use(&self) -> bool {
-        self.in_use.load(Ordering::Acquire)
+        self.in_use.load(Ordering::Acquire) != 0
     }
 
-    /// Told before the lock under which a counter was added here is given up.
-    pub(super) fn used(&self) {
-        self.in_use.store(true, Ordering::Release);
+    /// To be called before the lock under which something was added to a shard is released.
+    pub(super) fn used(&self, shard: usize) {
+        self.in_use.fetch_or(1 << shard, Ordering::AcqRel);
     }
 
-    /// Drops what has expired; how many counters left.
+    /// Drops what has expired; how many counters left. One lock is held at a time, for one table: newcomers
+    /// wait for a shard while they hold their own.
     pub(super) fn sweep(&self, now: Secs) -> u64 {
-        if !self.in_use() {
-            return 0;
-        }
-        let mut shards: Vec<_> = self.shards.iter().map(|shard| shard.lock()).collect();
-        let mut swept = 0;
-        for shard in &mut shards {
-            for table in 0..shard.tables() {
-                swept += u64::from(shard.sweep(table, now, &self.budget));
+        self.sweep_tables(now, |_| {})
+    }
+
+    /// `visited` is called with the index of each shard while it is locked.
+    fn sweep_tables(&self, now: Secs, mut visited: impl FnMut(usize)) -> u64 {
+        let (mut swept, in_use) = (0, self.in_use.load(Ordering::Acquire));
+        for (index, shard) in self.shards.iter().enumerate() {
+            if in_use & (1 << index) == 0 {
+                continue;
             }
-        }
-        if shards.iter().all(|shard| shard.len() == 0) {
-            self.in_use.store(false, Ordering::Release);
+            let mut table = 0;
+            loop {
+                let mut shard = shard.lock();
+                visited(index);
+                swept += u64::from(shard.sweep(table, now, &self.budget));
+                table += 1;
+                if table < shard.tables() {
+                    continue;
+                }
+                if shard.len() == 0 {
+                    self.in_use.fetch_and(!(1 << index), Ordering::AcqRel);
+                }
+                break;
+            }
         }
         swept
     }
@@ -147,5 +165,56 @@ impl Overflow {
 
     pub(super) fn len(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stores::memory::block::{Entry, Kind};
+
+    fn add(overflow: &Overflow, shard: usize, id: u128, expires: Secs) {
+        let mut locked = overflow.lock(shard);
+        let entry = Entry {
+            key: Key::within_shard(id),
+            words: [0; 2],
+            kind: Kind::Bucket,
+            expires,
+            tag: 0,
+        };
+        locked.insert(&entry, Secs::ZERO, &overflow.budget);
+        overflow.used(shard);
+    }
+
+    /// A sweep held the locks of all shards, and every newcomer waited for the whole of it.
+    #[test]
+    fn a_sweep_holds_one_lock_at_a_time() {
+        let overflow = Overflow::new(1 << 24);
+        let late = Secs::expiry(Nanos::ZERO, Nanos::from_secs(100));
+        let soon = Secs::expiry(Nanos::ZERO, Nanos::from_secs(10));
+        for shard in 0..SHARDS {
+            for id in 0..5_000_u128 {
+                let mixed = id.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+                add(&overflow, shard, mixed, if id == 0 { late } else { soon });
+            }
+        }
+        let now = Secs::present(Nanos::ZERO, Nanos::from_secs(50));
+        let mut visits = [0; SHARDS];
+        let swept = overflow.sweep_tables(now, |held| {
+            visits[held] += 1;
+            let free =
+                |(_, shard): &(usize, &CachePadded<Mutex<Shard>>)| shard.try_lock().is_some();
+            let free = overflow.shards.iter().enumerate().filter(free);
+            assert_eq!(free.count(), SHARDS - 1);
+        });
+        assert_eq!(swept, SHARDS as u64 * 4_999);
+        assert!(
+            visits.iter().all(|visits| *visits > 1),
+            "a lock for each table: {visits:?}"
+        );
+        assert!(overflow.in_use());
+        let end = Secs::present(Nanos::ZERO, Nanos::from_secs(200));
+        assert_eq!(overflow.sweep(end), SHARDS as u64);
+        assert!(!overflow.in_use());
     }
 }

@@ -1,7 +1,7 @@
 //! Estimates that wait to be settled, beside the counters they were charged to.
 //!
 //! One lock for all of them: a reservation is made for work that takes seconds, and there are few
-//! beside the decisions, which never come here. Under it every reservation and every settlement is a
+//! beside the decisions, which never come here. No step under it takes longer because many are open. Under it every reservation and every settlement is a
 //! step of its own. Decisions may come in between the parts of one, and find counters that are rather
 //! too full than too empty: what is charged comes before what is given back.
 
@@ -9,30 +9,30 @@
 use smallvec::SmallVec;
 #[cfg(feature = "disk")]
 use tidegate_core::store::Used;
-use tidegate_core::store::{Charge, ChargeSet, Outcome, Reserve, Settle, Settled};
+use tidegate_core::store::{
+    Charge, ChargeSet, Ledger, LedgerFull, Outcome, Reserve, Settle, Settled,
+};
 use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
 use crate::clock::Clock;
 
-/// The most charges of reservations that are remembered: about 25 MiB of them.
+/// The most charges of reservations that are remembered: about 50 MiB of them. A small memory cap allows
+/// fewer, see [`max_reserved`].
 pub const MOST_RESERVED: usize = 1 << 18;
 
-/// So many reservations are open that another cannot be remembered. It was not made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{MOST_RESERVED} reservations are open, which is as many as are remembered")]
-pub struct Full;
+/// How many charges of reservations are remembered in `bytes`.
+pub(super) fn max_reserved(bytes: u64) -> usize {
+    usize::try_from(bytes / Ledger::ENTRY_BYTES).map_or(MOST_RESERVED, |max| max.min(MOST_RESERVED))
+}
 
 impl<C: Clock> MemoryStore<C> {
     /// Charges an estimate and remembers it until it is settled.
     ///
     /// # Errors
     /// When it cannot be remembered. Nothing is charged then.
-    pub fn reserve_at(&self, reserve: &Reserve<'_>, now: Nanos) -> Result<Outcome, Full> {
+    pub fn reserve_at(&self, reserve: &Reserve<'_>, now: Nanos) -> Result<Outcome, LedgerFull> {
         let mut ledger = self.ledger.lock();
-        if !ledger.has_room(reserve, now) {
-            return Err(Full);
-        }
         for charge in &reserve.set.charges {
             for abandoned in ledger.abandoned(charge, now) {
                 let estimate = Charge {
@@ -42,6 +42,7 @@ impl<C: Clock> MemoryStore<C> {
                 self.take_back_at(&ChargeSet::of_one(estimate), abandoned.charged, now);
             }
         }
+        ledger.make_room(reserve, now)?;
         let outcome = self.charge_at(&reserve.set, now);
         if outcome.admitted {
             ledger.enter_all(reserve, &outcome);

@@ -1,4 +1,4 @@
-//! Things too large or too uneven for an entry, by number: logs, and holders of slots.
+//! Things too large or too uneven for an entry, by number: logs, and lists of permits.
 //!
 //! Grows by 64 places at a time, and gives their memory back when none of the 64 is in use. Only the
 //! list of such chunks stays as long as it once was.

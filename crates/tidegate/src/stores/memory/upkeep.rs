@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidegate_core::store::Ledger;
+
 use super::MemoryStore;
 use super::key::SHARDS;
 use super::registry::Round;
@@ -15,9 +17,9 @@ use crate::clock::Clock;
 pub struct Stats {
     /// Entries, those that have expired and were not swept yet included.
     pub keys: u64,
-    /// Bytes held for them.
+    /// Bytes held for them and for open reservations.
     pub bytes: u64,
-    /// The most bytes that may be held for them.
+    /// The most bytes that may be held.
     pub cap: u64,
     /// Decisions by a shared counter because there was no room for another.
     pub overflow: u64,
@@ -77,10 +79,15 @@ impl<C: Clock> MemoryStore<C> {
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let keys: u64 = self.shards.iter().map(|shard| shard.lock().len()).sum();
+        let reserved = |charges: usize| charges as u64 * Ledger::ENTRY_BYTES;
+        let (open, max_open) = {
+            let ledger = self.ledger.lock();
+            (ledger.len(), ledger.max())
+        };
         Stats {
             keys: keys + self.overflow.len(),
-            bytes: self.budget.used() + self.overflow.budget.used(),
-            cap: self.budget.cap() + self.overflow.budget.cap(),
+            bytes: self.budget.used() + self.overflow.budget.used() + reserved(open),
+            cap: self.budget.cap() + self.overflow.budget.cap() + reserved(max_open),
             overflow: read(&self.tally.overflow),
             converted: read(&self.tally.converted),
             swept: read(&self.tally.swept),

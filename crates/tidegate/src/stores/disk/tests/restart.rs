@@ -254,7 +254,10 @@ async fn counts_of_another_secret_are_refused_by_name_until_they_are_past() {
     assert!(has_counts(&desk.path(), NOW).expect("a journal"));
     let other = || Secret::from_bytes(b"fedcba9876543210").expect("long enough");
     let ours = std::mem::replace(&mut desk.secret, other());
-    let refused = desk.try_open(&desk.path()).err().map(|error| error.to_string());
+    let refused = desk
+        .try_open(&desk.path())
+        .err()
+        .map(|error| error.to_string());
     let refused = refused.expect("another secret");
     assert!(refused.contains("counts.redb") && refused.contains("another secret"));
     desk.secret = ours;

@@ -1,0 +1,162 @@
+//! The permits of one rule and subject: a short list in place, and a set by holder once there are many.
+//!
+//! A list says how many bytes it takes before it grows, so that they can be refused. Time is an argument.
+
+use smallvec::SmallVec;
+use tidegate_core::units::Nanos;
+
+use crate::permit_set::PermitSet;
+
+/// From so many permits on they are in a set: to walk fewer costs less than to keep them in order.
+const MANY: usize = 32;
+
+/// A permit and when it ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldPermit {
+    holder: u128,
+    until: Nanos,
+}
+
+/// Permits of one rule and subject.
+#[derive(Debug, Default)]
+pub(super) struct PermitList {
+    few: SmallVec<[HeldPermit; 1]>,
+    /// Instead of `few`, which is empty then.
+    many: Option<Box<PermitSet<()>>>,
+    /// Until when permits of this subject may be in a crowd, because this list could not grow.
+    pub(super) crowded_until: Nanos,
+}
+
+impl PermitList {
+    /// Drops the permits that have ended; how many are open.
+    pub(super) fn open(&mut self, now: Nanos) -> u32 {
+        if let Some(many) = &mut self.many {
+            while many.pop_ended(now).is_some() {}
+        } else {
+            self.few.retain(|permit| permit.until > now);
+        }
+        u32::try_from(self.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.many.as_ref().map_or(self.few.len(), |many| many.len())
+    }
+
+    /// When the permit of a holder ends.
+    pub(super) fn end_of(&self, holder: u128) -> Option<Nanos> {
+        if let Some(many) = &self.many {
+            return many.get(holder).map(|(until, ())| until);
+        }
+        let own = self.few.iter().find(|permit| permit.holder == holder);
+        own.map(|permit| permit.until)
+    }
+
+    /// When the last of them ends.
+    pub(super) fn last_end(&self) -> Nanos {
+        let few = self.few.iter().map(|permit| permit.until).max();
+        let many = self.many.as_ref().and_then(|many| many.last_end());
+        let last = few.max(many).unwrap_or(Nanos::ZERO);
+        last.max(self.crowded_until)
+    }
+
+    /// Bytes on the heap, about.
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.many {
+            Some(many) => set_bytes(many.len()),
+            None if self.few.spilled() => heap_bytes(self.few.capacity()),
+            None => 0,
+        }
+    }
+
+    /// Bytes on the heap with one permit more.
+    pub(super) fn bytes_with_one_more(&self) -> u64 {
+        let (len, room) = (self.few.len(), self.few.capacity());
+        match &self.many {
+            Some(many) => set_bytes(many.len() + 1),
+            None if len + 1 >= MANY => set_bytes(len + 1),
+            None if len < room => self.bytes(),
+            None => heap_bytes(grown(room)),
+        }
+    }
+
+    /// Writes the permit of a holder.
+    pub(super) fn put(&mut self, holder: u128, until: Nanos) {
+        if let Some(many) = &mut self.many {
+            many.put(holder, until, ());
+            return;
+        }
+        if let Some(own) = self.few.iter_mut().find(|permit| permit.holder == holder) {
+            own.until = until;
+            return;
+        }
+        if self.few.len() + 1 >= MANY {
+            let mut many = PermitSet::default();
+            many.put(holder, until, ());
+            for permit in std::mem::take(&mut self.few) {
+                many.put(permit.holder, permit.until, ());
+            }
+            self.many = Some(Box::new(many));
+            return;
+        }
+        if self.few.len() == self.few.capacity() {
+            self.few.grow(grown(self.few.capacity()));
+        }
+        self.few.push(HeldPermit { holder, until });
+    }
+
+    /// Takes out the permit of a holder.
+    pub(super) fn remove(&mut self, holder: u128) {
+        match &mut self.many {
+            Some(many) => {
+                many.remove(holder);
+            }
+            None => self.few.retain(|permit| permit.holder != holder),
+        }
+    }
+}
+
+fn grown(room: usize) -> usize {
+    (2 * room).max(4)
+}
+
+/// With the allocator's header.
+fn heap_bytes(room: usize) -> u64 {
+    (room * size_of::<HeldPermit>()) as u64 + 16
+}
+
+fn set_bytes(permits: usize) -> u64 {
+    permits as u64 * PermitSet::<()>::PERMIT_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: fn(u64) -> Nanos = Nanos::from_secs;
+
+    /// Against a plain list, through the change from few to many.
+    #[test]
+    fn a_list_says_the_same_however_many_there_are() {
+        let (mut list, mut plain) = (PermitList::default(), Vec::<(u128, Nanos)>::new());
+        for step in 0..4_000_u64 {
+            let holder = u128::from(step.wrapping_mul(2_654_435_761) % 97);
+            let now = AT(step);
+            plain.retain(|(_, until)| *until > now);
+            assert_eq!(list.open(now) as usize, plain.len(), "step {step}");
+            plain.retain(|(known, _)| *known != holder);
+            if step % 5 == 4 {
+                list.remove(holder);
+                continue;
+            }
+            let until = now.plus(AT(1 + step % 89));
+            let before = list.bytes_with_one_more();
+            list.put(holder, until);
+            assert!(list.bytes() <= before, "step {step}");
+            plain.push((holder, until));
+            assert_eq!(list.end_of(holder), Some(until));
+            let last = plain.iter().map(|(_, until)| *until).max();
+            assert_eq!(Some(list.last_end()), last);
+        }
+        assert!(list.many.is_some());
+    }
+}
