@@ -1,23 +1,26 @@
 //! Hostile input for parsers, made from good input by a seed.
 //!
 //! An [`Attack`] gives a parser good examples with a few things wrong in each. Every input follows from
-//! the seed and its own number, so a failure can be made again from what it prints. Kept true: no input
-//! takes a parser longer than [`TOO_SLOW`]. What a parser must do with an input is said by its own test;
-//! nothing here knows any.
+//! the seed and its own number, so a failure can be made again from what it prints. Kept true: no input is
+//! more work for a parser than [`MAX_YARDSTICKS`]. What a parser must do with an input is said by its own
+//! test; nothing here knows any.
 
 mod dice;
 pub mod inputs;
 mod mutate;
+mod work;
 
 use std::time::{Duration, Instant};
 
 pub use dice::Dice;
+pub use work::yardsticks;
 
-/// The longest a parser may take for one input.
-pub const TOO_SLOW: Duration = Duration::from_millis(10);
+/// The most work that one input may be for a parser. The dearest of all is 6 for the rules parser.
+pub const MAX_YARDSTICKS: f64 = 20.0;
 
-/// How often an input is tried that took too long: a busy machine is not a slow parser.
-const TRIES: u32 = 5;
+/// An input that is read within this is little work, however busy the machine is. The work of any other is
+/// counted.
+const SURELY_LITTLE: Duration = Duration::from_millis(5);
 
 /// How numbers are written in a language.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,12 +53,14 @@ pub struct Attack<'c> {
 }
 
 /// What came of an attack.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Outcome {
     /// How many inputs the parser took for good.
     pub accepted: u32,
-    /// The longest that any of them took, of an input tried again the shortest.
-    pub slowest: Duration,
+    /// How many inputs were not surely little work.
+    pub counted: u32,
+    /// The most work that one of those was, in yardsticks.
+    pub most_work: f64,
 }
 
 impl Attack<'_> {
@@ -70,12 +75,12 @@ impl Attack<'_> {
         input
     }
 
-    /// Gives every input to `accepts`, which is the parser and is timed; those it accepts to `holds`,
-    /// which says what must be true of them, in its own time.
+    /// Gives every input to `accepts`, which is the parser and whose work is counted; those it accepts to
+    /// `holds`, which says what must be true of them, at any cost.
     ///
     /// # Panics
-    /// If the parser does, is too slow, or accepts next to nothing: then the inputs are too wild to
-    /// test much. What is printed begins with the seed and the input.
+    /// If the parser does, if an input is too much work for it, or if it accepts next to nothing: then the
+    /// inputs are too wild to test much. What is printed begins with the seed and the input.
     pub fn run(
         &self,
         mut accepts: impl FnMut(&[u8]) -> bool,
@@ -83,7 +88,8 @@ impl Attack<'_> {
     ) -> Outcome {
         let mut outcome = Outcome {
             accepted: 0,
-            slowest: Duration::ZERO,
+            counted: 0,
+            most_work: 0.0,
         };
         for number in 0..self.inputs {
             let input = self.input(number);
@@ -92,9 +98,14 @@ impl Attack<'_> {
                 number,
                 input: &input,
             };
-            let (accepted, took) = timed(&mut accepts, &input);
-            outcome.slowest = outcome.slowest.max(took);
-            assert!(took <= TOO_SLOW, "took {took:?} every time");
+            let begun = Instant::now();
+            let accepted = accepts(&input);
+            if begun.elapsed() > SURELY_LITTLE {
+                let work = yardsticks(|| _ = accepts(&input));
+                outcome.counted += 1;
+                outcome.most_work = outcome.most_work.max(work);
+                assert!(work <= MAX_YARDSTICKS, "{work:.1} yardsticks of work");
+            }
             if accepted {
                 outcome.accepted += 1;
                 holds(&input);
@@ -109,20 +120,6 @@ impl Attack<'_> {
         );
         outcome
     }
-}
-
-/// Whether it is accepted, and the shortest time that took.
-fn timed(accepts: &mut impl FnMut(&[u8]) -> bool, input: &[u8]) -> (bool, Duration) {
-    let mut shortest = Duration::MAX;
-    for _ in 0..TRIES {
-        let begun = Instant::now();
-        let accepted = accepts(input);
-        shortest = shortest.min(begun.elapsed());
-        if shortest <= TOO_SLOW {
-            return (accepted, shortest);
-        }
-    }
-    (false, shortest)
 }
 
 /// Tells the input that a test failed on.
