@@ -100,6 +100,7 @@ pub struct SharedSeries {
     losses: Counter,
     seeded: Counter,
     pushed: Counter,
+    unconfirmed: Counter,
     clock_jumps: Counter,
 }
 
@@ -119,6 +120,7 @@ impl SharedSeries {
             Event::Seeded { counters, .. } => self.seeded.add(*counters as u64),
             Event::Exact => self.exact.set(1),
             Event::Pushed { units, .. } => self.pushed.add(*units),
+            Event::Unconfirmed { units } => self.unconfirmed.add(*units),
             Event::Clock(ClockNews::Jumped { .. }) => self.clock_jumps.inc(),
             Event::Clock(ClockNews::Level { .. }) => {} // read when the page is written
         }
@@ -170,6 +172,12 @@ impl SharedSeries {
             Kind::Counter,
             "Units admitted without the store and charged to it afterwards.",
             self.pushed.get(),
+        );
+        page.single(
+            "tidegate_store_unconfirmed_units_total",
+            Kind::Counter,
+            "Units of charges whose reply was late, lost or an error; the store may count them twice.",
+            self.unconfirmed.get(),
         );
         page.single(
             "tidegate_store_clock_jumps_total",

@@ -34,6 +34,12 @@ pub enum Event {
         /// How many units.
         units: u64,
     },
+    /// A charge was sent and its reply was late, lost, an error, or of another epoch. The store may count
+    /// these units beside what is charged for them later. Unlike the others this event comes for each call.
+    Unconfirmed {
+        /// How many units, of all counters of the charge.
+        units: u64,
+    },
     /// The store's clock and this node's agree less or more than before, or one of them was set.
     Clock(ClockNews),
 }

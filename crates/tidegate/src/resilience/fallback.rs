@@ -127,10 +127,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         if !node.decides(set) {
             let sent = node.runtime.now();
             let answer = node.guard.charge_by(until, set, manner).await;
+            let was_sent = was_sent(&answer);
             if let Ok(outcome) = answer
                 && node.believes_still(set, &outcome, sent)
             {
                 return outcome;
+            }
+            if was_sent {
+                node.unconfirmed(set);
             }
         }
         self.decide_locally(set, manner)
@@ -273,8 +277,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         };
         let mut outcomes: Vec<Option<Outcome>> = sets.iter().map(|_| None).collect();
         for ((i, set), answer) in remote.iter().zip(asked).zip(answers) {
-            let believed = answer.ok().filter(|o| node.believes_still(set, o, sent));
-            outcomes[*i] = believed;
+            let was_sent = was_sent(&answer);
+            outcomes[*i] = answer.ok().filter(|o| node.believes_still(set, o, sent));
+            if was_sent && outcomes[*i].is_none() {
+                node.unconfirmed(set);
+            }
         }
         let decided = outcomes.into_iter().zip(sets);
         let decided = decided.map(|(outcome, set)| {
@@ -321,10 +328,15 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         let node = &self.node;
         if !node.decides(set) {
             let sent = node.runtime.now();
-            if let Ok(outcome) = node.guard.force(set).await
+            let answer = node.guard.force(set).await;
+            let was_sent = was_sent(&answer);
+            if let Ok(outcome) = answer
                 && node.believes_still(set, &outcome, sent)
             {
                 return Ok(outcome);
+            }
+            if was_sent {
+                node.unconfirmed(set);
             }
         }
         let division = |counter| node.division(counter);

@@ -132,6 +132,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         self.exact.load(Ordering::Acquire) && self.believes(set, outcome, sent)
     }
 
+    /// Reports a charge that was sent and not confirmed: the store may count it beside what is charged later.
+    pub(super) fn unconfirmed(&self, set: &ChargeSet<'_>) {
+        let units = set.charges.iter().map(|charge| charge.cost.get()).sum();
+        (self.watcher)(Event::Unconfirmed { units });
+    }
+
     /// Whether an answer is that of a store which has lost nothing. Takes note of it if so.
     pub(super) fn believes(
         self: &Arc<Self>,

@@ -133,6 +133,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
                 counters: due.len(),
                 units: due.iter().map(|due| due.cost.get()).sum(),
             });
+        } else {
+            self.unconfirmed(&set);
         }
         charged
     }

@@ -76,7 +76,11 @@ impl PartWatch for AsOne {
     fn told(&self, part: PartId, event: Event) {
         if matches!(
             event,
-            Event::Lost | Event::Seeded { .. } | Event::Pushed { .. } | Event::Clock(_)
+            Event::Lost
+                | Event::Seeded { .. }
+                | Event::Pushed { .. }
+                | Event::Unconfirmed { .. }
+                | Event::Clock(_)
         ) {
             (self.watcher)(event.clone());
         }
@@ -89,7 +93,10 @@ impl PartWatch for AsOne {
                 Event::BreakerClosed => part.open_by = None,
                 Event::Lost => part.exact = false,
                 Event::Exact => part.exact = true,
-                Event::Seeded { .. } | Event::Pushed { .. } | Event::Clock(_) => {}
+                Event::Seeded { .. }
+                | Event::Pushed { .. }
+                | Event::Unconfirmed { .. }
+                | Event::Clock(_) => {}
             }
         });
     }
@@ -126,7 +133,10 @@ mod tests {
                 Event::BreakerClosed => 'c',
                 Event::Exact => 'e',
                 Event::Lost => 'l',
-                Event::Seeded { .. } | Event::Pushed { .. } | Event::Clock(_) => '.',
+                Event::Seeded { .. }
+                | Event::Pushed { .. }
+                | Event::Unconfirmed { .. }
+                | Event::Clock(_) => '.',
             });
         }));
         for word in words.split(' ') {
