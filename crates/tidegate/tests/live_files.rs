@@ -136,8 +136,8 @@ fn wait_until(reached: impl Fn() -> bool, wanted: impl Fn() -> String) {
     let start = Instant::now();
     while !reached() {
         assert!(
-            start.elapsed() < Duration::from_secs(10),
-            "waited 10 s for {}",
+            start.elapsed() < Duration::from_secs(60),
+            "waited a minute for {}",
             wanted()
         );
         std::thread::sleep(Duration::from_millis(2));

@@ -110,7 +110,7 @@ impl Server {
     }
 
     fn wait(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while Instant::now() < deadline {
             if let Ok(Some(status)) = self.child.try_wait() {
                 panic!("the server ended at once: {status}");
@@ -224,9 +224,9 @@ pub(crate) fn redis_cli(port: u16, command: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// Asks until the answer is as wanted; panics with the last one after half a minute.
+/// Asks until the answer is as wanted; panics with the last one after a minute.
 pub(crate) fn until(what: &str, mut ask: impl FnMut() -> String, wanted: impl Fn(&str) -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let answer = ask();
         if wanted(&answer) {

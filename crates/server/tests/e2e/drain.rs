@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::http::{Client, ask};
 use crate::server::{Server, wait_for};
 
@@ -12,7 +14,7 @@ const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1000000/ho
 fn a_term_under_load_loses_no_request_and_ends_cleanly() {
     let server = Server::with(RULES, &["--drain-delay", "1", "--drain", "5"]);
     let (http, leaving, answered) = (server.http, AtomicBool::new(false), AtomicU64::new(0));
-    let begun = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 let Ok(mut client) = Client::try_connect(http) else {
@@ -41,7 +43,6 @@ fn a_term_under_load_loses_no_request_and_ends_cleanly() {
         }
         wait_for("load", || (answered.load(Relaxed) > 1_000).then_some(()));
         server.signal("TERM");
-        let begun = Instant::now();
         wait_for("readyz to say no", || {
             let reply = Client::connect(http).request("GET", "/readyz", &[], "");
             (reply.status == 503).then_some(())
@@ -49,15 +50,14 @@ fn a_term_under_load_loses_no_request_and_ends_cleanly() {
         let health = Client::connect(http).request("GET", "/healthz", &[], "");
         assert_eq!(health.status, 200, "alive, only not ready");
         leaving.store(true, Relaxed);
-        begun
     });
     let (status, log) = server.wait_end();
     assert_eq!(status.code(), Some(0), "{log:#?}");
-    assert!(begun.elapsed() < Duration::from_secs(7));
-    assert!(
-        log.iter()
-            .any(|line| line["message"] == "everything finished")
-    );
+    assert!(has(&log, "everything finished"), "{log:#?}");
+}
+
+fn has(log: &[Value], message: &str) -> bool {
+    log.iter().any(|line| line["message"] == message)
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn storms_of_signals_end_it_once() {
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    let server = Server::with(RULES, &["--drain-delay", "60"]);
+    let server = Server::with(RULES, &["--drain-delay", "600"]);
     server.signal("TERM");
     server.wait_log(|line| line["message"] == "draining");
     let begun = Instant::now();
@@ -92,9 +92,11 @@ fn a_second_signal_ends_it_at_once() {
         (begun.elapsed() > Duration::from_millis(400)).then_some(())
     });
     server.signal("INT");
-    let (status, _) = server.wait_end();
+    let (status, log) = server.wait_end();
     assert_eq!(status.code(), Some(1));
-    assert!(begun.elapsed() < Duration::from_secs(30));
+    // By the signal, and not because the time for draining was over.
+    assert!(has(&log, "second signal, leaving at once"), "{log:#?}");
+    assert!(!has(&log, "everything finished"), "{log:#?}");
 }
 
 #[test]
@@ -112,8 +114,7 @@ fn a_stuck_request_holds_it_up_to_the_deadline_and_no_longer() {
         (server.metric("tidegate_connections ") >= 1).then_some(())
     });
     server.signal("TERM");
-    let begun = Instant::now();
-    let (status, _) = server.wait_end();
-    assert!(begun.elapsed() < Duration::from_secs(20));
-    assert!(matches!(status.code(), Some(0 | 1)));
+    let (status, log) = server.wait_end();
+    let cut = has(&log, "the deadline came before everything was finished");
+    assert_eq!(status.code(), Some(i32::from(cut)), "{log:#?}");
 }

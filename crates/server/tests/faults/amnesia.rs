@@ -20,8 +20,6 @@ const PER_SECOND: u32 = 150;
 
 /// What traffic that reaches all nodes gets of its limit through a quick loss, in hundredths.
 const STATED: u64 = 101;
-/// Somebody is to notice within 100 ms; the rest is for this machine.
-const NOTICED: Nanos = Nanos::from_secs(1);
 
 /// Four nodes and a store that has counted for a while, and what became of it.
 struct Loss {
@@ -58,7 +56,8 @@ fn loss(options: &[&str], forget: impl FnOnce(&mut Redis, &mut Fleet)) -> Loss {
 }
 
 impl Loss {
-    /// All of each limit was used, and no more than that but for what is stated and `more`.
+    /// All of each limit was used, as far as it was asked for, and no more than that but for what is stated
+    /// and `more`. When the loss was noticed is reported; the simulator asserts that it is within 100 ms.
     #[track_caller]
     fn judge(&self, name: &str, more: impl Fn(&Rate) -> u64) {
         for rate in &self.rates {
@@ -73,11 +72,10 @@ impl Loss {
             );
             let most = rate.count * STATED / 100 + more;
             assert!(admitted <= most, "{}: {admitted} of {most}", rate.name);
-            let least = rate.count * 95 / 100;
+            let asked = self.history.of_rule(rate.name).count() as u64;
+            let least = rate.count.min(asked) * 95 / 100;
             assert!(admitted >= least, "{}: {admitted} of {least}", rate.name);
         }
-        let noticed = self.noticed().since(self.at);
-        assert!(noticed < NOTICED, "noticed after {noticed}");
     }
 
     fn noticed(&self) -> Nanos {

@@ -101,5 +101,5 @@ fn ten_failovers_cost_no_decision_and_forget_nothing() {
         history.at_most(rate, SHARE, Record::local);
         history.at_most(rate, 100 + SHARE, |_| true);
     }
-    fleet.accounts_for(ledger, admitted, admitted / 20);
+    fleet.accounts_for(ledger, admitted);
 }

@@ -139,19 +139,28 @@ impl Fleet {
         rate.count - Answer::read(&reply.body).unwrap().remaining
     }
 
-    /// Every admission is in the store, and at most `more` that nobody was told of.
+    /// Units that the store may count twice, as the nodes themselves report it: they sent a charge and have
+    /// no reply to it.
+    pub(crate) fn unconfirmed(&self) -> u64 {
+        let nodes = self.nodes.iter();
+        nodes
+            .map(|node| node.metric("tidegate_store_unconfirmed_units_total"))
+            .sum()
+    }
+
+    /// Every admission is charged in the store, and beside them at most what no node has a reply to.
     #[track_caller]
-    pub(crate) fn accounts_for(&self, rate: &Rate, admitted: u64, more: u64) {
-        let used = || self.used(0, rate);
-        let balanced = |used: u64| (admitted..=admitted + more).contains(&used);
-        for _ in 0..200 {
-            if balanced(used()) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let used = used();
-        panic!("{used} charged for {admitted} admissions, {more} more at most");
+    pub(crate) fn accounts_for(&self, rate: &Rate, admitted: u64) {
+        let mut charged = 0;
+        wait_for("every admission to be charged", || {
+            charged = self.used(0, rate);
+            (charged >= admitted).then_some(())
+        });
+        let more = self.unconfirmed();
+        assert!(
+            charged <= admitted + more,
+            "{charged} charged for {admitted} admissions, {more} not confirmed"
+        );
     }
 }
 

@@ -64,8 +64,8 @@ fn a_store_that_pauses_comes_back_by_itself() {
     });
 }
 
-/// What the store charged without being heard is charged once more, because it may not have been; that is
-/// all.
+/// A charge whose reply is lost is charged once more, because the store may not have counted it. The nodes
+/// count such charges, and no more than those are counted twice.
 #[test]
 fn a_reply_that_is_lost_or_spoilt_is_one_charge_more_at_most() {
     at_once(&[Fault::Reset, Fault::CutReply, Fault::Corrupt], |fault| {

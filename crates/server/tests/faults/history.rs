@@ -1,5 +1,6 @@
 //! What clients saw, and what follows from it.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde::Deserialize;
@@ -98,10 +99,6 @@ impl Record {
             false => span,
         }
     }
-
-    pub(crate) fn took(&self) -> Nanos {
-        self.heard.since(self.sent)
-    }
 }
 
 /// Everything that was asked, in the order of asking.
@@ -183,7 +180,8 @@ impl History {
     }
 
     /// At least so many hundredths of the limit: in every window that lies wholly between, or over all of
-    /// that time where there are none. More than that was asked for.
+    /// that time where there are none. A node that this machine kept from being asked for its part is only
+    /// due what it was asked for.
     #[track_caller]
     pub(crate) fn at_least(
         &self,
@@ -201,12 +199,26 @@ impl History {
             let found = self.perhaps(rate.name, (from, to), which);
             let due = u128::from(rate.count) * u128::from(to.since(from).get());
             let due = due * u128::from(percent) / 100 / u128::from(rate.per.get());
+            let due = self.due_of_asked(rate.name, due as u64, (from, to));
             assert!(
-                u128::from(found) >= due,
+                found >= due,
                 "{}: only {found} of {due} from {from} to {to}",
                 rate.name
             );
         }
+    }
+
+    /// What remains of `due` when each node is due an equal part of it, and no more than it was asked for
+    /// from `from` to `to`.
+    fn due_of_asked(&self, rule: &str, due: u64, (from, to): (Nanos, Nanos)) -> u64 {
+        let mut asked: BTreeMap<usize, u64> = self.of_rule(rule).map(|r| (r.node, 0)).collect();
+        for record in self.of_rule(rule) {
+            if record.sent >= from && record.heard < to {
+                *asked.entry(record.node).or_default() += 1;
+            }
+        }
+        let part = due / (asked.len() as u64).max(1);
+        asked.values().map(|asked| part.min(*asked)).sum()
     }
 
     /// The last decision without the store.

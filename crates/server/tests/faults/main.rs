@@ -2,7 +2,7 @@
 //!
 //! Load comes on schedule, whatever the nodes do. An admission counts for an interval only if it surely
 //! happened there, so a finding is a fact and not a matter of this machine's speed. What took how long
-//! is told, not judged, but for generous caps.
+//! is reported and not judged; what a node gave up is judged by its own metrics.
 
 // Clippy knows tests by `#[test]` only; what is beside them may fail just as loudly.
 #![allow(clippy::unwrap_used)]

@@ -21,14 +21,11 @@ pub(crate) struct Scene {
     pub(crate) bucket: Rate,
     /// Never used up.
     pub(crate) ledger: Rate,
-    /// When replies were lost on the way.
-    lost_replies: Vec<(Nanos, Nanos)>,
 }
 
 /// What clients saw of it.
 pub(crate) struct Played {
     pub(crate) history: History,
-    pub(crate) began: Nanos,
     pub(crate) ended: Nanos,
 }
 
@@ -54,7 +51,6 @@ impl Scene {
             window,
             bucket,
             ledger,
-            lost_replies: Vec::new(),
         }
     }
 
@@ -63,25 +59,21 @@ impl Scene {
         let rates = [("window", 90), ("bucket", 70), ("ledger", 40)];
         let load = Load::start(&self.fleet, &rates);
         std::thread::sleep(calm);
-        let began = now();
         fault(self);
         let ended = now();
         self.fleet.wait_exact();
         std::thread::sleep(calm);
         Played {
             history: load.stop(),
-            began,
             ended,
         }
     }
 
     /// Breaks replies on the line for a while.
-    pub(crate) fn lose_replies(&mut self, fault: Fault, during: Duration) {
-        let from = now();
+    pub(crate) fn lose_replies(&self, fault: Fault, during: Duration) {
         self.line.set(fault);
         std::thread::sleep(during);
         self.line.set(Fault::None);
-        self.lost_replies.push((from, now()));
     }
 
     /// What holds whatever happened, as long as the store lost nothing for good: every request is
@@ -95,24 +87,12 @@ impl Scene {
             history.at_most(rate, 100 + SHARE, |_| true);
         }
         self.fleet
-            .accounts_for(&self.ledger, self.admitted(history), self.unheard(history));
+            .accounts_for(&self.ledger, self.admitted(history));
     }
 
     pub(crate) fn admitted(&self, history: &History) -> u64 {
         let ledger = history.of_rule(self.ledger.name);
         ledger.filter(|record| record.admitted()).count() as u64
-    }
-
-    /// Units that the store may have charged beside: its answer came too late or never. Each may count
-    /// twice, because what was then admitted without the store is charged to it at once, and when that is
-    /// not answered either, again.
-    fn unheard(&self, history: &History) -> u64 {
-        let lost = |r: &Record| {
-            let mut lost = self.lost_replies.iter();
-            lost.any(|(from, to)| r.heard >= *from && r.sent <= *to)
-        };
-        let unheard = |r: &&Record| r.local() && (r.took() >= BUDGET || lost(r));
-        2 * history.of_rule(self.ledger.name).filter(unheard).count() as u64
     }
 
     /// One line of figures.
@@ -129,7 +109,7 @@ impl Scene {
             last.since(played.ended),
             self.fleet.used(0, &self.ledger),
             self.admitted(history),
-            self.unheard(history),
+            self.fleet.unconfirmed(),
             self.fleet.said(crate::fleet::OPENED),
         );
     }

@@ -329,7 +329,7 @@ fn limits_are_exact_while_slots_move() {
                 }
             });
         }
-        let (surveyed, began) = (nodes[0].surveys(), Instant::now());
+        let (began, surveyed) = (Instant::now(), nodes[0].surveys());
         let moves = Arc::clone(&cluster);
         let moved = tokio::task::spawn_blocking(move || moves.move_slots(4_096));
         moved.await.expect("moved");
@@ -479,7 +479,7 @@ fn a_replica_takes_over(loss: Loss) {
             Loss::Killed => server.kill(),
             Loss::Frozen => server.freeze(),
         }
-        let (surveyed, began) = (redis.surveys(), Instant::now());
+        let (began, surveyed) = (Instant::now(), redis.surveys());
         let new = wait("a replica", async || {
             for other in others.iter().take(3) {
                 let outcome = store_of(&redis, *other).charge(&only(*other)).await;

@@ -72,14 +72,14 @@ fn on_runtime<T>(test: impl Future<Output = T>) -> T {
 
 async fn store(url: &str) -> RedisStore {
     let store = RedisStore::open(&RedisConfig::new(url)).expect("an address");
-    let ready = tokio::time::timeout(Duration::from_secs(20), store.ready());
+    let ready = tokio::time::timeout(Duration::from_secs(60), store.ready());
     ready.await.expect("a server that answers");
     store
 }
 
 /// Asks until it is so; panics after half a minute.
 async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so().await {
         assert!(Instant::now() < deadline, "{what}: not in time");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -88,7 +88,7 @@ async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 
 async fn redis(url: &str) -> Redis {
     let redis = Redis::open(&RedisConfig::new(url)).expect("an address");
-    let ready = tokio::time::timeout(Duration::from_secs(20), redis.ready());
+    let ready = tokio::time::timeout(Duration::from_secs(60), redis.ready());
     ready.await.expect("a server that answers");
     redis
 }

@@ -35,7 +35,7 @@ fn a_server_that_returns_is_found_again() {
                 Ok(outcome) => break outcome,
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }
-            assert!(began.elapsed() < Duration::from_secs(30), "not found again");
+            assert!(began.elapsed() < Duration::from_secs(60), "not found again");
         };
         assert!(
             outcome.admitted && !outcome.seen[0].was_there,
@@ -58,7 +58,7 @@ fn a_store_starts_without_its_server() {
             Err(StoreError::Unavailable { .. })
         ));
         let _server = Server::start_on(port, Program::Valkey9, &[]);
-        let ready = tokio::time::timeout(Duration::from_secs(20), store.ready());
+        let ready = tokio::time::timeout(Duration::from_secs(60), store.ready());
         ready.await.expect("a server that answers");
         assert!(store.charge(&one).await.expect("an answer").admitted);
     });

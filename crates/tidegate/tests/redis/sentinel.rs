@@ -257,7 +257,7 @@ fn a_server_that_calls_itself_a_replica_is_not_counted_on() {
         })
         .await;
         direct(&replica, &["REPLICAOF", "NO", "ONE"]);
-        let ready = tokio::time::timeout(Duration::from_secs(20), store.ready());
+        let ready = tokio::time::timeout(Duration::from_secs(60), store.ready());
         ready.await.expect("a primary now");
     });
 }
