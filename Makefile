@@ -7,7 +7,7 @@ run:
 	cargo run --release --locked --bin tidegate -- serve --rules examples/rules.yaml
 
 test: tools lint
-	cargo test --workspace --all-features --locked
+	scripts/test
 
 lint:
 	cargo fmt --all --check
