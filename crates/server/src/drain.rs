@@ -1,9 +1,11 @@
 //! The end of the service, in order: not ready, still serving, no more connections, finished.
 //!
 //! SIGTERM and SIGINT begin it; signals that arrive within [`SAME`] of the first are the same one (a
-//! terminal and a supervisor often both send it); a later one ends the process at once. SIGHUP only
-//! asks for a reload. Kept true: phases only move forward, and the process ends by the deadline.
+//! terminal and a supervisor often both send it); a later one ends the process at once. SIGHUP ends a
+//! process that has a controlling terminal, because that was closed, and else asks for a reload. Kept true:
+//! phases only move forward, and the process ends by the deadline.
 
+use std::fs::{self, File};
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -86,6 +88,7 @@ pub(crate) struct Signals {
     term: Signal,
     int: Signal,
     hup: Signal,
+    hangup: Wish,
 }
 
 /// What a signal asks for.
@@ -101,7 +104,10 @@ enum Wish {
 impl Signals {
     /// Starts listening.
     pub(crate) fn listen() -> std::io::Result<Self> {
+        // Before there is a handler: afterwards SIGHUP is no longer ignored.
+        let hangup = Wish::of_hangup(Terminal::of_process(), Disposition::of_hangup());
         Ok(Signals {
+            hangup,
             term: signal(SignalKind::terminate())?,
             int: signal(SignalKind::interrupt())?,
             hup: signal(SignalKind::hangup())?,
@@ -117,7 +123,59 @@ impl Signals {
         tokio::select! {
             _ = self.term.recv() => Wish::End,
             _ = self.int.recv() => Wish::EndNow,
-            _ = self.hup.recv() => Wish::Reload,
+            _ = self.hup.recv() => self.hangup,
+        }
+    }
+}
+
+/// Whether the process has a controlling terminal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Terminal {
+    Controlling,
+    None,
+}
+
+impl Terminal {
+    fn of_process() -> Self {
+        match File::open("/dev/tty") {
+            Ok(_) => Terminal::Controlling,
+            Err(_) => Terminal::None,
+        }
+    }
+}
+
+/// What a signal did when the process began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Disposition {
+    /// Nothing: `nohup` started the process.
+    Ignored,
+    Default,
+}
+
+impl Disposition {
+    /// Of SIGHUP. Systems without `/proc` do not say.
+    fn of_hangup() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Disposition::read(&status)
+    }
+
+    fn read(status: &str) -> Self {
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        match mask.unwrap_or(0) & 1 {
+            0 => Disposition::Default,
+            _ => Disposition::Ignored,
+        }
+    }
+}
+
+impl Wish {
+    /// What SIGHUP asks for. A process that was started to outlive its terminal reloads, like one that
+    /// never had any.
+    fn of_hangup(terminal: Terminal, disposition: Disposition) -> Self {
+        match (terminal, disposition) {
+            (Terminal::Controlling, Disposition::Default) => Wish::EndNow,
+            _ => Wish::Reload,
         }
     }
 }
@@ -203,6 +261,27 @@ mod tests {
         let end = finish(drain, idle, Duration::ZERO, Duration::from_secs(10)).await;
         assert_eq!(end, End::Cut);
         assert_eq!(begun.elapsed().as_secs(), 10);
+    }
+
+    #[test]
+    fn a_hangup_ends_only_what_lives_in_a_terminal() {
+        for (terminal, disposition, want) in [
+            (Terminal::Controlling, Disposition::Default, Wish::EndNow),
+            (Terminal::Controlling, Disposition::Ignored, Wish::Reload),
+            (Terminal::None, Disposition::Default, Wish::Reload),
+            (Terminal::None, Disposition::Ignored, Wish::Reload),
+        ] {
+            assert_eq!(Wish::of_hangup(terminal, disposition), want);
+        }
+    }
+
+    #[test]
+    fn an_ignored_hangup_is_the_first_bit_of_the_mask() {
+        let status = |mask| format!("SigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+        let read = |mask| Disposition::read(&status(mask));
+        assert_eq!(read("0000000000001001"), Disposition::Ignored);
+        assert_eq!(read("0000000000001000"), Disposition::Default);
+        assert_eq!(Disposition::read(""), Disposition::Default);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::http::{Client, ask};
-use crate::server::{Server, wait_for};
+use crate::server::{BINARY, Server, wait_for};
 
 const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1000000/hour }\n";
 
@@ -80,6 +80,53 @@ fn storms_of_signals_end_it_once() {
     );
     let (status, _) = server.wait_end();
     assert_eq!(status.code(), Some(0));
+}
+
+/// Opens a terminal, runs a server in it, closes it, and prints how the server ended.
+const IN_A_TERMINAL: &str = r#"
+import os, pty, signal, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    if sys.argv[1] == "nohup":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.execv(sys.argv[2], sys.argv[2:])
+seen = b""
+while b"listening" not in seen:
+    seen += os.read(terminal, 4096)
+os.close(terminal)
+if sys.argv[1] == "nohup":
+    os.kill(pid, signal.SIGHUP)
+    time.sleep(0.5)
+    print("ended" if os.waitpid(pid, os.WNOHANG)[0] else "running")
+    os.kill(pid, signal.SIGKILL)
+    sys.exit()
+for _ in range(6000):
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if ended:
+        print("ended", os.waitstatus_to_exitcode(status))
+        sys.exit()
+    time.sleep(0.01)
+print("running")
+os.kill(pid, signal.SIGKILL)
+"#;
+
+/// It went on, invisible and on its port, when the terminal was closed.
+#[test]
+fn closing_the_terminal_ends_it_unless_it_is_started_to_outlive_it() {
+    for (how, want) in [("plain", "ended 0\n"), ("nohup", "running\n")] {
+        let words = "serve --http 127.0.0.1:0 --grpc off --admin off --log-format json";
+        let ran = std::process::Command::new("python3")
+            .args(["-c", IN_A_TERMINAL, how, BINARY])
+            .args(words.split(' '))
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(
+            String::from_utf8_lossy(&ran.stdout),
+            want,
+            "{how}: {errors}"
+        );
+    }
 }
 
 #[test]

@@ -71,7 +71,8 @@ impl Server {
     }
 
     /// From a command that says all there is to say, also that the log is JSON.
-    pub(crate) fn attend(mut command: Command, dir: TempDir) -> Self {
+    pub(crate) fn attend(command: Command, dir: TempDir) -> Self {
+        let mut command = without_terminal(&command);
         let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
         let is_off = |flag: &str| {
             words
@@ -160,7 +161,6 @@ impl Server {
     }
 
     /// The lines so far, and when each was read.
-    #[allow(dead_code, reason = "only the target `faults` asks when")]
     pub(crate) fn lines(&self) -> Vec<(SystemTime, Value)> {
         self.log.0.0.lock().unwrap().lines.clone()
     }
@@ -175,6 +175,23 @@ impl Server {
         let lines = lines.lines.iter().map(|(_, line)| line.clone());
         (status, lines.collect())
     }
+}
+
+/// The same in a session of its own, as a supervisor starts it: SIGHUP ends a server that has a terminal,
+/// and whoever runs the tests may have one.
+fn without_terminal(command: &Command) -> Command {
+    let mut detached = Command::new("setsid");
+    detached.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => detached.env(name, value),
+            None => detached.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        detached.current_dir(folder);
+    }
+    detached
 }
 
 impl Drop for Server {
