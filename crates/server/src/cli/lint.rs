@@ -1,22 +1,25 @@
 //! `tidegate lint`: every fault and every warning, before anything runs.
 //!
 //! Reads what the service would read, in the same way: the same files of a folder, the same limits,
-//! the keys file too.
+//! the keys file too. `-` is standard input, which has no keys file beside it.
+
+use std::io::Read;
+use std::path::Path;
 
 use tidegate::Policy;
 use tidegate::live::left_out;
-use tidegate_core::rules::{self, Dialect};
+use tidegate_core::rules::{self, Dialect, MOST_BYTES, SourceFile};
 use tidegate_core::store::Abilities;
 
 use super::{Exit, LintArgs, complain, say};
 
 pub(super) fn run(args: &LintArgs) -> Exit {
+    let dialect = Dialect {
+        merge_domains: args.merge_domains,
+        ..Abilities::UNKNOWN.into()
+    };
     let mut exit = Exit::Done;
     for path in &args.paths {
-        let dialect = Dialect {
-            merge_domains: args.merge_domains,
-            ..Abilities::UNKNOWN.into()
-        };
         let left_out = left_out(path);
         for file in &left_out {
             complain(format_args!(
@@ -24,17 +27,17 @@ pub(super) fn run(args: &LintArgs) -> Exit {
                 file.display()
             ));
         }
-        match Policy::load_for(path, dialect) {
+        match load(path, dialect) {
             Ok(policy) => {
                 let warnings = rules::lint(&policy.rules);
                 for warning in &warnings {
                     complain(format_args!("warning: {warning}"));
                 }
                 say(format_args!(
-                    "{}: {} rules, {} warnings",
+                    "{}: {}, {}",
                     path.display(),
-                    policy.rules.rules().len(),
-                    warnings.len() + left_out.len()
+                    counted(policy.rules.rules().len(), "rule"),
+                    counted(warnings.len() + left_out.len(), "warning"),
                 ));
             }
             Err(faults) => {
@@ -44,4 +47,28 @@ pub(super) fn run(args: &LintArgs) -> Exit {
         }
     }
     exit
+}
+
+fn load(path: &Path, dialect: Dialect) -> Result<Policy, String> {
+    if path != Path::new("-") {
+        return Policy::load_for(path, dialect).map_err(|error| error.to_string());
+    }
+    let mut text = String::new();
+    // One byte more than is accepted, so that the parser rejects what is too long.
+    let input = std::io::stdin().take(MOST_BYTES as u64 + 1);
+    let read = { input }.read_to_string(&mut text);
+    read.map_err(|error| format!("standard input: {error}"))?;
+    let file = SourceFile {
+        name: "standard input",
+        text: &text,
+    };
+    Policy::parse_for(&[file], dialect).map_err(|error| error.to_string())
+}
+
+/// A number of things: `1 rule`, `2 rules`.
+fn counted(count: usize, thing: &str) -> String {
+    match count {
+        1 => format!("1 {thing}"),
+        count => format!("{count} {thing}s"),
+    }
 }

@@ -15,13 +15,13 @@ pub enum State {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Why {
     /// Not there.
-    #[error("{}: is not there; what was taken last, if anything, stays in force: put it back or stop using it", path.display())]
+    #[error("{}: is not there; check the path, or put it back", path.display())]
     Vanished {
         /// What is missing.
         path: PathBuf,
     },
     /// A folder without a file to read: more likely unmounted than meant.
-    #[error("{}: holds no rules file, such as limits.yaml; what was taken last, if anything, stays in force", path.display())]
+    #[error("{}: holds no rules file; put one there, such as limits.yaml", path.display())]
     EmptyFolder {
         /// The folder.
         path: PathBuf,
@@ -74,16 +74,17 @@ pub enum Why {
 mod tests {
     use super::*;
 
-    /// Both are also told at the start, when there is no last good version to promise.
+    /// Both are also reported at the start, when there is no last good version that could stay in force.
     #[test]
-    fn what_is_missing_promises_no_more_than_there_is() {
+    fn what_is_missing_promises_no_last_good_version() {
         let path = PathBuf::from("rules");
         for why in [
             Why::Vanished { path: path.clone() },
             Why::EmptyFolder { path },
         ] {
             let said = why.to_string();
-            assert!(said.contains("taken last, if anything, stays"), "{said}");
+            assert!(said.starts_with("rules: ") && said.contains("; "), "{said}");
+            assert!(!said.contains("in force"), "{said}");
         }
     }
 }

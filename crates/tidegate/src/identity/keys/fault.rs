@@ -124,7 +124,7 @@ pub enum Wrong {
         column: usize,
     },
     /// Nothing after the digest.
-    #[error("no tier after the digest; write one of {tiers}")]
+    #[error("no tier after the digest; {}", advice(tiers))]
     NoTier {
         /// The tiers there are.
         tiers: String,
@@ -139,7 +139,8 @@ pub enum Wrong {
     },
     /// A tier that the rules do not list.
     #[error(
-        "unknown tier of {found_len} characters (not shown, it might be a key); write one of {tiers}"
+        "unknown tier of {found_len} characters (not shown, it might be a key); {}",
+        advice(tiers)
     )]
     UnknownTier {
         /// How long it is.
@@ -178,4 +179,12 @@ pub enum Wrong {
         /// What is wrong with the line as it stands.
         wrong: Box<Wrong>,
     },
+}
+
+/// What to write where a tier is missing or unknown. `tiers` are those of the rules, with commas.
+fn advice(tiers: &str) -> String {
+    match tiers {
+        "" => "the rules list no tiers: add them there, such as `tiers: [free, pro]`".to_owned(),
+        tiers => format!("write one of {tiers}"),
+    }
 }
