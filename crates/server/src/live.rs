@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::live::{Pick, State, left_out};
 use tidegate::{Follower, News, Policy, Reading};
@@ -22,6 +22,9 @@ use crate::xds::{self, Following};
 /// The rules that run when none are named.
 pub(crate) const BUILT_IN: &str = include_str!("builtin.yaml");
 
+/// Longer than it takes to read the largest files that are accepted.
+const RELOAD_WITHIN: Duration = Duration::from_secs(10);
+
 const FILE: SourceFile<'_> = SourceFile {
     name: "built-in",
     text: BUILT_IN,
@@ -33,6 +36,33 @@ pub(crate) struct Live {
     follower: Option<Follower>,
     following: Option<Following>,
     standing: Arc<Mutex<Standing>>,
+}
+
+/// What came of a reload that somebody requested.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ReloadOutcome {
+    /// Other rules or keys are in force.
+    Done,
+    /// The files say what is in force already.
+    Unchanged,
+    /// The files cannot be used, and what was in force stays.
+    Rejected { why: String },
+    /// The files are still being read.
+    Slow,
+    /// The rules did not come from files.
+    NoFiles,
+}
+
+impl ReloadOutcome {
+    pub(crate) fn status(&self) -> &'static str {
+        match self {
+            ReloadOutcome::Done => "reloaded",
+            ReloadOutcome::Unchanged => "unchanged",
+            ReloadOutcome::Rejected { .. } => "rejected",
+            ReloadOutcome::Slow => "reading",
+            ReloadOutcome::NoFiles => "no-files",
+        }
+    }
 }
 
 /// Why what is on disk is not in force. Nothing: it is.
@@ -107,10 +137,29 @@ impl Live {
         }
     }
 
-    /// Looks at the files now.
-    pub(crate) fn poke(&self) {
-        if let Some(follower) = &self.follower {
-            follower.poke();
+    /// Reads the files again, waits for the outcome and logs it. Blocks.
+    pub(crate) fn reload(&self, service: &Service) -> ReloadOutcome {
+        let reload = self.reloaded(service);
+        let (status, version) = (reload.status(), service.limiter.policy().version());
+        match &reload {
+            ReloadOutcome::Rejected { why } => warn!(status, version, why, "reload"),
+            _ => info!(status, version, "reload"),
+        }
+        reload
+    }
+
+    fn reloaded(&self, service: &Service) -> ReloadOutcome {
+        let Some(follower) = &self.follower else {
+            return ReloadOutcome::NoFiles;
+        };
+        let before = service.limiter.policy().version();
+        if !follower.look(RELOAD_WITHIN) {
+            return ReloadOutcome::Slow;
+        }
+        match self.stale() {
+            Some(why) => ReloadOutcome::Rejected { why },
+            None if service.limiter.policy().version() == before => ReloadOutcome::Unchanged,
+            None => ReloadOutcome::Done,
         }
     }
 
@@ -253,7 +302,11 @@ const LOST: &str = "the control plane is lost";
 fn not_taken(service: &Service, what: &str, why: &str) {
     service.metrics.reload.successful.set(0);
     service.metrics.reload.rejected.inc();
-    warn!(what, why, "not taken, the last good ones stay in force");
+    if service.limiter.policy().load().is_given() {
+        warn!(what, why, "not taken, the last good ones stay in force");
+    } else {
+        warn!(what, why, "not taken, and nothing is in force yet");
+    }
 }
 
 fn in_force(service: &Service, what: &str, standing: &Standing) {

@@ -179,6 +179,43 @@ fn rules_that_vanish_or_break_leave_the_last_good_ones_and_say_so() {
     wait_for("success", || (successful(&server) == 1).then_some(()));
 }
 
+/// A reload that changed nothing said nothing, `/v1/reload` answered before anything was read, and the first
+/// rules were version 2.
+#[test]
+fn a_reload_says_what_came_of_it() {
+    let server = Server::start(&rules('a'));
+    let reload = || {
+        let reply = server.admin_post("/v1/reload", "").json();
+        (
+            reply["status"].clone(),
+            reply["version"].clone(),
+            reply["why"].clone(),
+        )
+    };
+    assert_eq!(server.admin_get("/v1/rules").json()["version"], 1);
+    assert_eq!(reload(), ("unchanged".into(), 1.into(), Value::Null));
+    server.signal("HUP");
+    let is = |line: &Value, status: &str| line["message"] == "reload" && line["status"] == status;
+    let count = || {
+        server
+            .lines()
+            .iter()
+            .filter(|line| is(&line.1, "unchanged"))
+            .count()
+    };
+    wait_for("a second line", || (count() == 2).then_some(()));
+    server.write("rules.yaml", &rules('b'));
+    // The watch may have been quicker.
+    let (status, version, _) = reload();
+    assert!(status == "reloaded" || status == "unchanged", "{status}");
+    assert_eq!(version, 2);
+    server.write("rules.yaml", "version: 1\nrules: [\n");
+    let (status, version, why) = reload();
+    assert_eq!((status, version), ("rejected".into(), 2.into()));
+    assert!(why.as_str().unwrap().contains("rules.yaml"), "{why}");
+    server.wait_log(|line| is(line, "rejected") && line["level"] == "WARN");
+}
+
 /// Repairing the keys said that all was well while the rules on disk were still refused.
 #[test]
 fn a_reload_is_successful_only_if_both_rules_and_keys_are_in_force() {

@@ -72,12 +72,25 @@ impl<T: Send + Sync + 'static> Live<T> {
     /// Makes a new value and puts it in force, and gives its version. If `make` fails or panics,
     /// the last good value stays. Others who replace wait meanwhile; readers never do.
     pub fn replace_with<E: Display>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<u64, E> {
+        self.replace_if_other(|| make().map(Some))
+    }
+
+    /// The same, but `make` may find that the value in force is the one it would make. Then that stays, with
+    /// its version.
+    pub fn replace_if_other<E: Display>(
+        &self,
+        make: impl FnOnce() -> Result<Option<T>, E>,
+    ) -> Result<u64, E> {
         let _replacing = self
             .replacing
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         match make() {
-            Ok(value) => {
+            Ok(None) => {
+                self.failure.store(None);
+                Ok(self.version())
+            }
+            Ok(Some(value)) => {
                 let version = self.version() + 1;
                 self.retired
                     .take(self.current.swap(Arc::new(Versioned { version, value })));
@@ -131,6 +144,15 @@ mod tests {
             ("old", 1),
             "who holds a version keeps it"
         );
+    }
+
+    #[test]
+    fn a_value_that_is_in_force_already_keeps_its_version() {
+        let live = Live::new("same");
+        assert!(live.replace_with(|| Err("bad")).is_err());
+        assert_eq!(live.replace_if_other(|| Ok::<_, String>(None)), Ok(1));
+        assert_eq!((*live.load().value(), live.version()), ("same", 1));
+        assert_eq!(live.failure(), None);
     }
 
     #[test]

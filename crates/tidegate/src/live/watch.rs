@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tidegate_core::units::Nanos;
 
@@ -181,6 +181,12 @@ impl Bell {
     pub fn poke(&self) {
         self.0.poke();
     }
+
+    /// The same, and waits until that look is over. Whether it is after `patience`: then the state says what
+    /// was found.
+    pub fn look(&self, patience: Duration) -> bool {
+        self.0.look(patience)
+    }
 }
 
 impl Drop for Watch {
@@ -201,6 +207,7 @@ struct Shared {
     rung: Mutex<Rung>,
     wake: Condvar,
     told: Mutex<Told>,
+    looked: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -208,12 +215,16 @@ struct Rung {
     hint: bool,
     zeal: Option<Zeal>,
     stop: bool,
+    /// How many looks were requested since the beginning.
+    requests: u64,
 }
 
 #[derive(Debug, Default)]
 struct Told {
     state: Option<State>,
     deaf: Option<String>,
+    /// How many of the requested looks are over.
+    looks: u64,
 }
 
 impl Shared {
@@ -226,13 +237,36 @@ impl Shared {
         self.ring(|rung| rung.zeal = rung.zeal.max(Some(Zeal::Asked)));
     }
 
+    fn look(&self, patience: Duration) -> bool {
+        let mut request = 0;
+        self.ring(|rung| {
+            rung.zeal = rung.zeal.max(Some(Zeal::Asked));
+            rung.requests += 1;
+            request = rung.requests;
+        });
+        let waiting = |told: &mut Told| told.looks < request;
+        let waited = self
+            .looked
+            .wait_timeout_while(self.told(), patience, waiting);
+        let (told, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        told.looks >= request
+    }
+
+    fn finish_looks(&self, requests: u64) {
+        self.told().looks = requests;
+        self.looked.notify_all();
+    }
+
     /// Waits until someone rings or `span` has passed, and takes what was rung.
     fn wait(&self, span: Nanos) -> Rung {
         let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         let silent = |rung: &mut Rung| !rung.hint && rung.zeal.is_none() && !rung.stop;
         let waited = self.wake.wait_timeout_while(rung, span.duration(), silent);
         let (mut rung, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *rung)
+        let requests = rung.requests;
+        let taken = std::mem::take(&mut *rung);
+        rung.requests = requests;
+        taken
     }
 
     fn told(&self) -> MutexGuard<'_, Told> {
@@ -265,6 +299,7 @@ where
                 hint,
                 zeal: asked,
                 stop,
+                requests,
             } = self.shared.wait(span);
             if stop {
                 return;
@@ -279,6 +314,7 @@ where
             if settle.next(self.now()) == Next::Look {
                 self.look(&mut settle, pace, zeal);
                 zeal = Zeal::Hinted;
+                self.shared.finish_looks(requests);
             }
         }
     }

@@ -128,6 +128,11 @@ impl Draft {
         last.keys_path == self.keys_path && last.rules.tiers() == self.rules.tiers()
     }
 
+    /// Whether these are the rules of `policy`, from the same files.
+    pub(super) fn is_of(&self, policy: &Policy) -> bool {
+        policy.given && policy.digest == self.digest
+    }
+
     pub(super) fn read_keys(self) -> Result<Policy, LoadError> {
         let keys = match &self.keys_path {
             None => None,

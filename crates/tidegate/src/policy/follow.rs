@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -78,6 +79,18 @@ impl Follower {
         }
     }
 
+    /// The same, and waits until it is done: rules first, then the keys that they name. Whether it is done
+    /// after `patience` for each; then the states say what was found.
+    pub fn look(&self, patience: Duration) -> bool {
+        self.poke();
+        let rules = self.rules.bell().look(patience);
+        let keys = {
+            let watches = self.keys.watches.lock();
+            watches.in_force.as_ref().map(|(_, watch)| watch.bell())
+        };
+        rules && keys.is_none_or(|keys| keys.look(patience))
+    }
+
     /// Whether the rules on disk are those in force, and if not, why.
     pub fn rules_state(&self) -> State {
         self.rules.state()
@@ -99,15 +112,17 @@ fn load_rules(
     let files = Files::of(root, snapshot).map_err(|error| error.to_string())?;
     let moves = keys.tie.moves.load(SeqCst);
     let (mut named, mut source) = (None, Source::Memory);
-    let loaded = live.replace_with(|| {
+    let loaded = live.replace_if_other(|| {
         let last = live.load();
         let draft = last.made.with_files(files)?;
         named.clone_from(&draft.keys_path);
         if draft.can_keep_keys_of(last.value()) {
-            return Ok(draft.with(last.keys.clone()));
+            // What was read at the start is the first version, not the second.
+            let other = !draft.is_of(last.value());
+            return Ok(other.then(|| draft.with(last.keys.clone())));
         }
         source = Source::Disk;
-        draft.read_keys()
+        draft.read_keys().map(Some)
     });
     let Err(error) = loaded.map_err(|error: LoadError| error.to_string()) else {
         keys.stop_awaiting();
