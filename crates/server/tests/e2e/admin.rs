@@ -149,6 +149,48 @@ fn one_subject_is_inspected_and_reset() {
     assert_eq!(server.post("/v1/check", &body).status, 200);
 }
 
+/// The answer was an empty list, as if the client had used nothing.
+#[test]
+fn attributes_that_a_rule_needs_are_named() {
+    let server = Server::start(
+        "version: 1\nrules:\n  - { name: login, by: [ip, account], match: { path: /login }, rate: 3/hour }\n",
+    );
+    let body =
+        |path: &str| format!(r#"{{"attributes": {{"ip": "192.0.2.1", "account": "ada"{path}}}}}"#);
+    let (bare, whole) = (body(""), body(r#", "path": "/login""#));
+    server.post("/v1/check", &whole);
+    let missing = serde_json::json!([{"rule": "login", "attributes": ["path"]}]);
+    let inspected = server.admin_post("/v1/subjects", &bare).json();
+    assert_eq!(
+        (&inspected["limits"], &inspected["missing"]),
+        (&serde_json::json!([]), &missing)
+    );
+    let reset = server.admin_post("/v1/subjects/reset", &bare).json();
+    assert_eq!((&reset["reset"], &reset["missing"]), (&0.into(), &missing));
+    let inspected = server.admin_post("/v1/subjects", &whole).json();
+    assert_eq!(inspected["limits"][0]["used"], 1);
+    assert_eq!(inspected["missing"], serde_json::json!([]));
+    assert_eq!(
+        server.admin_post("/v1/subjects/reset", &whole).json()["reset"],
+        1
+    );
+}
+
+#[test]
+fn metrics_are_of_the_edges_that_are_on() {
+    let server = Server::with(RULES, &["--grpc", "off"]);
+    let page = server.admin_get("/metrics").body;
+    for (edge, on) in [
+        ("http", true),
+        ("auth", true),
+        ("envoy", false),
+        ("resp", false),
+        ("library", false),
+    ] {
+        assert_eq!(page.contains(&format!("edge=\"{edge}\"")), on, "{edge}");
+    }
+}
+
 #[test]
 fn the_rules_in_force_are_told() {
     let server = Server::start(RULES);

@@ -6,6 +6,7 @@
 //! another origin is refused, and nothing here allows cross-origin reading.
 
 pub(crate) mod guard;
+mod missing;
 mod ready;
 pub(crate) mod scraped;
 pub(crate) mod serve;

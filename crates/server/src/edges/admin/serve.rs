@@ -13,6 +13,7 @@ use tidegate::Standing;
 use tidegate::observe::Exposition;
 
 use super::guard::Guard;
+use super::missing;
 use super::ready;
 use crate::address::Place;
 use crate::counters::StoreCondition;
@@ -20,7 +21,7 @@ use crate::edges::http::error::{Refusal, json_answer};
 use crate::edges::http::serve::no_store;
 use crate::edges::http::wire::{self, Ask, Asked, BadInput};
 use crate::ids::Id;
-use crate::live::Live;
+use crate::live::{Live, ReloadOutcome};
 use crate::net::body;
 use crate::net::connection::{Answer, Handler};
 use crate::net::occasional::OccasionalLine;
@@ -92,10 +93,7 @@ impl Admin {
             ("/metrics", &Method::GET) => Ok(metrics_page(&self.service)),
             ("/rlconfig", &Method::GET) => Ok(self.limits_of_descriptors()),
             ("/v1/rules", &Method::GET) => Ok(told(id, &self.rules())),
-            ("/v1/reload", &Method::POST) => {
-                self.live.poke();
-                Ok(told(id, &json!({"id": id.as_str(), "status": "looking"})))
-            }
+            ("/v1/reload", &Method::POST) => self.reload(id).await,
             ("/v1/subjects", &Method::GET) => {
                 let attributes = query_attributes(parts.uri.query().unwrap_or_default())?;
                 self.inspect(id, attributes.as_bytes()).await
@@ -155,25 +153,40 @@ impl Admin {
         })
     }
 
+    /// Answers with what came of it.
+    async fn reload(&self, id: &Id) -> Result<Answer, Refusal> {
+        let (live, service) = (Arc::clone(&self.live), Arc::clone(&self.service));
+        let reload = tokio::task::spawn_blocking(move || live.reload(&service)).await;
+        let reload = reload.map_err(|_| Refusal::Internal)?;
+        let mut body = json!({
+            "id": id.as_str(),
+            "status": reload.status(),
+            "version": self.service.limiter.policy().version(),
+        });
+        if let ReloadOutcome::Rejected { why } = reload {
+            body["why"] = why.into();
+        }
+        Ok(told(id, &body))
+    }
+
     async fn inspect(&self, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
         let ask = single(body)?;
         let view = self.service.limiter.view();
+        let missing = missing::attributes(&view.explain(ask.request.clone()));
         let standings = view.inspect(ask.request).await.map_err(no_store)?;
         let limits: Vec<Value> = standings.iter().map(standing).collect();
-        Ok(told(id, &json!({"id": id.as_str(), "limits": limits})))
+        let body = json!({"id": id.as_str(), "limits": limits, "missing": missing});
+        Ok(told(id, &body))
     }
 
     async fn reset(&self, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
         let ask = single(body)?;
-        let counters = self
-            .service
-            .limiter
-            .view()
-            .reset(ask.request)
-            .await
-            .map_err(no_store)?;
+        let view = self.service.limiter.view();
+        let missing = missing::attributes(&view.explain(ask.request.clone()));
+        let counters = view.reset(ask.request).await.map_err(no_store)?;
         tracing::info!(id = id.as_str(), counters, "subject reset");
-        Ok(told(id, &json!({"id": id.as_str(), "reset": counters})))
+        let body = json!({"id": id.as_str(), "reset": counters, "missing": missing});
+        Ok(told(id, &body))
     }
 }
 
