@@ -3,11 +3,10 @@
 use tidegate_core::algorithms::Retry;
 use tidegate_core::engine::{Decision, Fate, LimitView};
 use tidegate_core::store::Role;
-use tidegate_core::units::Nanos;
 
 use super::Context;
 use super::headers::{policy_name, retry_after_secs};
-use super::text::{json_string, json_text, number, put, span};
+use super::text::{self, json_string, json_text, number, put, span};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
@@ -154,7 +153,7 @@ fn message(fate: Fate, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
             put(out, "` allows ");
             json_text(out, binding.written);
             put(out, "; come back in ");
-            rounded(out, wait);
+            text::wait(out, wait);
         }
         (Fate::Deny(Retry::Never), Some(binding)) => {
             put(out, "a cost of ");
@@ -175,20 +174,6 @@ fn message(fate: Fate, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
             );
         }
         _ => put(out, "refused"),
-    }
-}
-
-/// A wait for people: whole milliseconds below a second, whole seconds from there on.
-fn rounded(out: &mut Vec<u8>, wait: Nanos) {
-    match wait.millis_up() {
-        millis @ 0..1_000 => {
-            number(out, millis);
-            put(out, "ms");
-        }
-        _ => {
-            number(out, wait.secs_up());
-            put(out, "s");
-        }
     }
 }
 

@@ -124,6 +124,42 @@ pub(super) fn span(out: &mut Vec<u8>, length: Nanos) {
     put(out, unit);
 }
 
+/// A wait as people say it: `400 ms`, `12 s`, `1 min 2 s`, `20 h 17 min`, `3 d 4 h`. Two units at most, and
+/// rounded up: a client that waits so long has waited long enough.
+pub(super) fn wait(out: &mut Vec<u8>, wait: Nanos) {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
+    let millis = wait.millis_up();
+    if millis < 1_000 {
+        return part(out, millis, " ms");
+    }
+    // In units of the smaller one first, so that rounding up carries: 3,599.5 s are an hour.
+    let secs = wait.secs_up();
+    let (large, large_unit, small, small_unit) = match secs {
+        ..MINUTE => return part(out, secs, " s"),
+        MINUTE..HOUR => (secs / MINUTE, " min", secs % MINUTE, " s"),
+        HOUR..DAY => {
+            let minutes = secs.div_ceil(MINUTE);
+            (minutes / 60, " h", minutes % 60, " min")
+        }
+        _ => {
+            let hours = secs.div_ceil(HOUR);
+            (hours / 24, " d", hours % 24, " h")
+        }
+    };
+    part(out, large, large_unit);
+    if small > 0 {
+        put(out, " ");
+        part(out, small, small_unit);
+    }
+}
+
+fn part(out: &mut Vec<u8>, count: u64, unit: &str) {
+    number(out, count);
+    put(out, unit);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +217,25 @@ mod tests {
     #[test]
     fn structured_strings_are_printable_ascii() {
         assert_eq!(written(|out| sf_text(out, "a\"\\é\u{7f}")), r#"a\"\\???"#);
+    }
+
+    #[test]
+    fn waits_are_said_in_two_units_and_never_too_short() {
+        let cases = [
+            (0, "0 ms"),
+            (400, "400 ms"),
+            (1_000, "1 s"),
+            (59_001, "1 min"),
+            (62_000, "1 min 2 s"),
+            (3_599_500, "1 h"),
+            (73_013_000, "20 h 17 min"),
+            (86_399_000, "24 h"),
+            (86_400_000, "1 d"),
+            (273_600_001, "3 d 5 h"),
+        ];
+        for (millis, want) in cases {
+            assert_eq!(written(|out| wait(out, Nanos::from_millis(millis))), want);
+        }
     }
 
     #[test]
