@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -62,6 +63,8 @@ pub struct Metrics {
     pub reload: Reload,
     /// What is open under each rule that limits it.
     pub(super) open: Mutex<Vec<OpenRequests>>,
+    /// Edges that are off, a bit for each: their series are shown only once something is counted.
+    off: AtomicU8,
 }
 
 /// How loading the rules went.
@@ -99,6 +102,7 @@ impl Default for Metrics {
             lines_dropped: Gauge::default(),
             reload: Reload::default(),
             open: Mutex::default(),
+            off: AtomicU8::new(0),
         }
     }
 }
@@ -106,6 +110,17 @@ impl Default for Metrics {
 impl Metrics {
     /// Rules with series of their own. Each has a few dozen; a server of metrics takes a million.
     pub const RULES: usize = 10_000;
+
+    /// Says which edges can be reached. Until then all can.
+    pub fn serve_only(&self, edges: &[Edge]) {
+        let off = Edge::ALL.iter().filter(|edge| !edges.contains(edge));
+        let off = off.fold(0, |off, edge| off | 1 << *edge as u8);
+        self.off.store(off, Relaxed);
+    }
+
+    pub(super) fn is_on(&self, edge: Edge) -> bool {
+        self.off.load(Relaxed) & 1 << edge as u8 == 0
+    }
 
     /// Finds or makes the series of a rule set's rules, given in order.
     pub(super) fn find<'a>(
@@ -263,6 +278,27 @@ mod tests {
         let want =
             r#"tidegate_decisions_total{rule="a",edge="http",outcome="deny",source="exact"} 2"#;
         assert!(page.contains(want), "{page}");
+    }
+
+    #[test]
+    fn an_edge_that_is_off_has_no_series_until_something_is_counted() {
+        let metrics = Metrics::default();
+        let found = metrics.find(["a"]);
+        let shown = |edge: Edge| {
+            let page = metrics.expose("0", &StoreFacts::Memory(MemoryFacts::default()));
+            page.matches(&format!("edge=\"{}\"", edge.name())).count()
+        };
+        assert!(shown(Edge::Resp) > 0);
+        metrics.serve_only(&[Edge::Http, Edge::Auth]);
+        assert!(shown(Edge::Http) > 0 && shown(Edge::Auth) > 0);
+        assert_eq!(
+            shown(Edge::Resp) + shown(Edge::Envoy) + shown(Edge::Library),
+            0
+        );
+        found[0]
+            .decisions(Edge::Resp, Outcome::Deny, Source::Exact)
+            .inc();
+        assert_eq!(shown(Edge::Resp), 1);
     }
 
     #[test]

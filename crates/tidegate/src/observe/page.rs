@@ -39,7 +39,8 @@ impl Metrics {
                 for outcome in Outcome::ALL {
                     for source in Source::ALL {
                         let count = series.decisions(edge, outcome, source).get();
-                        if count == 0 && !shown_at_zero(&series, outcome, source) {
+                        let at_zero = self.is_on(edge) && shown_at_zero(&series, outcome, source);
+                        if count == 0 && !at_zero {
                             continue;
                         }
                         let labels = [
@@ -113,7 +114,10 @@ impl Metrics {
             "From a request understood to its decision; a list counts once.",
         );
         for edge in Edge::ALL {
-            page.histogram(&[("edge", edge.name())], &self.durations[edge as usize]);
+            let durations = &self.durations[edge as usize];
+            if self.is_on(edge) || durations.cumulative().1 > 0 {
+                page.histogram(&[("edge", edge.name())], durations);
+            }
         }
         page.family(
             "tidegate_http_answers_total",
@@ -123,7 +127,7 @@ impl Metrics {
         for edge in Edge::ALL {
             let statuses = STATUSES.iter().map(u16::to_string).chain(["other".into()]);
             for (status, counter) in statuses.zip(&self.answers[edge as usize]) {
-                if counter.get() > 0 || status == "200" {
+                if counter.get() > 0 || (self.is_on(edge) && status == "200") {
                     let labels = [("edge", edge.name()), ("status", &*status)];
                     page.sample(&labels, counter.get());
                 }
