@@ -1,4 +1,6 @@
 //! Where a listener listens: `host:port`, `unix:path` or `off`.
+//!
+//! A port alone is one of loopback. `:port` is that port of every address of this machine, as elsewhere.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -21,7 +23,7 @@ pub(crate) enum Address {
 
 /// Text that is no place to listen at.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{found}` is no address; write host:port, unix:path or off")]
+#[error("`{found}` is not an address; write host:port, a port, :port, unix:path or off")]
 pub(crate) struct BadAddress {
     found: String,
 }
@@ -56,12 +58,16 @@ impl FromStr for Address {
                 Ok(Address::Unix(path.into()))
             };
         }
-        let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
+        let (host, port) = text.rsplit_once(':').unwrap_or(("127.0.0.1", text));
         let bracketed = host.starts_with('[') && host.ends_with(']');
-        if host.is_empty() || port.parse::<u16>().is_err() || (host.contains(':') && !bracketed) {
+        let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+        if !digits || port.parse::<u16>().is_err() || (host.contains(':') && !bracketed) {
             return Err(bad());
         }
-        Ok(Address::Tcp(text.to_owned()))
+        match host {
+            "" => Ok(Address::Tcp(format!("0.0.0.0:{port}"))),
+            host => Ok(Address::Tcp(format!("{host}:{port}"))),
+        }
     }
 }
 
@@ -119,11 +125,21 @@ mod tests {
     }
 
     #[test]
+    fn a_port_alone_is_of_loopback_and_one_after_a_colon_of_every_address() {
+        let address = |text: &str| text.parse::<Address>().unwrap();
+        assert_eq!(address("8080").to_string(), "127.0.0.1:8080");
+        assert_eq!(address(":8080").to_string(), "0.0.0.0:8080");
+        assert!(address("8080").is_local() && !address(":8080").is_local());
+    }
+
+    #[test]
     fn anything_else_is_refused_with_what_to_write() {
         for text in [
             "",
-            "8080",
-            ":8080",
+            ":",
+            "99999",
+            "+8080",
+            ":http",
             "localhost",
             "localhost:99999",
             "::1:80",
@@ -132,7 +148,7 @@ mod tests {
         ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(
-                error.ends_with("write host:port, unix:path or off"),
+                error.ends_with("write host:port, a port, :port, unix:path or off"),
                 "{error}"
             );
         }

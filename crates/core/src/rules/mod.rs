@@ -57,6 +57,7 @@ pub use rate::{PerWindow, Rate, RateError, parse_rate};
 pub use schema::schema;
 pub use set::{Identity, RuleSet, UnknownUnit};
 pub use shedding::{Ceilings, Part, Soft};
+pub use span::parse_duration;
 pub use yaml::MOST_BYTES;
 
 pub(crate) use descriptors::{Domain, Found, counter_name, stats_key, window, written};

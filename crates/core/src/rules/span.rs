@@ -61,6 +61,14 @@ pub(crate) fn parse_span(text: &str) -> Result<Nanos, SpanError> {
     }
 }
 
+/// A duration in the units that rules have (`250ms`, `5m`), also one of 0: for settings beside rules.
+pub fn parse_duration(text: &str) -> Option<Nanos> {
+    match parse_span(text) {
+        Err(SpanError::Zero) => Some(Nanos::ZERO),
+        span => span.ok(),
+    }
+}
+
 fn unit_millis(unit: &str) -> Option<u64> {
     Some(match unit {
         "ms" => 1,

@@ -31,25 +31,36 @@ pub(super) fn post(url: &str, path: &str, body: &str) -> io::Result<Reply> {
         stream.set_read_timeout(Some(PATIENCE))?;
         return exchange(stream, &head("localhost"), body);
     }
-    let host = url
-        .strip_prefix("http://")
-        .ok_or_else(|| bad("write http://host:port or unix:path"))?;
-    let host = host.trim_end_matches('/');
-    let with_port = if host
-        .rsplit_once(':')
-        .is_some_and(|(_, port)| port.parse::<u16>().is_ok())
-    {
-        host.to_owned()
-    } else {
-        format!("{host}:80")
-    };
-    let address = with_port
+    let host = host(url)?;
+    let address = host
         .to_socket_addrs()?
         .next()
         .ok_or_else(|| bad("no such host"))?;
     let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    exchange(stream, &head(host), body)
+    exchange(stream, &head(&host), body)
+}
+
+/// Host and port of a server as flags name it: a URL, `host:port`, or a port of this machine.
+fn host(url: &str) -> io::Result<String> {
+    let host = match url.split_once("://") {
+        Some(("http", host)) => host.trim_end_matches('/'),
+        Some(_) => {
+            return Err(bad(
+                "write http://host:port, host:port, a port or unix:path",
+            ));
+        }
+        None => url,
+    };
+    let is_port = |text: &str| text.parse::<u16>().is_ok();
+    let port = host.strip_prefix(':').unwrap_or(host);
+    if is_port(port) {
+        return Ok(format!("127.0.0.1:{port}"));
+    }
+    match host.rsplit_once(':') {
+        Some((_, port)) if is_port(port) => Ok(host.to_owned()),
+        _ => Ok(format!("{host}:80")),
+    }
 }
 
 fn exchange(mut stream: impl Read + Write, head: &str, body: &str) -> io::Result<Reply> {
@@ -96,5 +107,19 @@ mod tests {
     #[test]
     fn a_url_of_another_kind_is_refused() {
         assert!(post("ftp://x", "/", "").is_err());
+    }
+
+    #[test]
+    fn a_server_is_named_as_a_listener_is() {
+        for (url, want) in [
+            ("http://tidegate.internal/", "tidegate.internal:80"),
+            ("http://127.0.0.1:8080", "127.0.0.1:8080"),
+            ("localhost:8080", "localhost:8080"),
+            ("[::1]:8080", "[::1]:8080"),
+            ("8080", "127.0.0.1:8080"),
+            (":8080", "127.0.0.1:8080"),
+        ] {
+            assert_eq!(host(url).unwrap(), want, "{url}");
+        }
     }
 }

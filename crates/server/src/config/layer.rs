@@ -1,11 +1,13 @@
 //! One layer of settings, as flags and environment or a file give it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use serde::Deserialize;
 
-use super::{BadConfig, EnvoyHeaders, LogFormat, LogLevel, Reset, Size};
+use super::quantity::{file_millis, file_seconds, millis, seconds};
+use super::{BadConfig, EnvoyHeaders, LogFormat, LogLevel, LogSubjects, Reset, Size};
 use crate::address::Address;
 use crate::store_choice::StoreUrl;
 use crate::xds::ControlPlane;
@@ -58,35 +60,43 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_NODES", value_name = "N")]
     pub(crate) nodes: Option<u32>,
 
-    /// Milliseconds that a decision waits for a shared store where its rule says nothing [default: 5]
-    #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "MS")]
-    pub(crate) store_budget: Option<u64>,
+    /// How long a decision waits for a shared store where its rule says nothing; a plain number is
+    /// milliseconds [default: 5ms]
+    #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "DURATION", value_parser = millis)]
+    #[serde(default, deserialize_with = "file_millis")]
+    pub(crate) store_budget: Option<Duration>,
 
-    /// Milliseconds between the clocks of a shared store and of this node that are worth a warning
-    /// [default: 20]
-    #[arg(long, env = "TIDEGATE_CLOCK_WARN", value_name = "MS")]
-    pub(crate) clock_warn: Option<u64>,
+    /// How far apart the clocks of a shared store and of this node may be before a warning; a plain number
+    /// is milliseconds [default: 20ms]
+    #[arg(long, env = "TIDEGATE_CLOCK_WARN", value_name = "DURATION", value_parser = millis)]
+    #[serde(default, deserialize_with = "file_millis")]
+    pub(crate) clock_warn: Option<Duration>,
 
-    /// Milliseconds between them that are worth an alarm [default: 50, or clock-warn if that is more]
-    #[arg(long, env = "TIDEGATE_CLOCK_ALARM", value_name = "MS")]
-    pub(crate) clock_alarm: Option<u64>,
+    /// How far apart they may be before an alarm; a plain number is milliseconds [default: 50ms, or
+    /// clock-warn if that is more]
+    #[arg(long, env = "TIDEGATE_CLOCK_ALARM", value_name = "DURATION", value_parser = millis)]
+    #[serde(default, deserialize_with = "file_millis")]
+    pub(crate) clock_alarm: Option<Duration>,
 
-    /// Where to answer checks: host:port, unix:path or off [default: 127.0.0.1:8080]
+    /// Where to answer checks: host:port, a port of loopback, :port for every address of this machine,
+    /// unix:path or off [default: 127.0.0.1:8080]
     #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
     pub(crate) http: Option<Address>,
 
-    /// Where to answer Envoy, by gRPC: host:port, unix:path or off [default: 127.0.0.1:8081]
+    /// Where to answer Envoy, by gRPC: host:port, a port, unix:path or off [default: 127.0.0.1:8081]
     #[arg(long, env = "TIDEGATE_GRPC", value_name = "ADDR")]
     pub(crate) grpc: Option<Address>,
 
-    /// Seconds after which a gRPC connection is asked to close, so that clients spread over servers
-    /// that came later; up to a tenth more or less. 0: never [default: 86400]
-    #[arg(long, env = "TIDEGATE_GRPC_MAX_AGE", value_name = "SECS")]
-    pub(crate) grpc_max_age: Option<u64>,
+    /// The age at which a gRPC connection is asked to close, so that clients spread over servers that came
+    /// later; up to a tenth more or less. 0: never. A plain number is seconds [default: 24h]
+    #[arg(long, env = "TIDEGATE_GRPC_MAX_AGE", value_name = "DURATION", value_parser = seconds)]
+    #[serde(default, deserialize_with = "file_seconds")]
+    pub(crate) grpc_max_age: Option<Duration>,
 
-    /// Seconds that its calls in flight have to finish in then [default: 3600]
-    #[arg(long, env = "TIDEGATE_GRPC_MAX_AGE_GRACE", value_name = "SECS")]
-    pub(crate) grpc_max_age_grace: Option<u64>,
+    /// How long its calls in flight have to finish then; a plain number is seconds [default: 1h]
+    #[arg(long, env = "TIDEGATE_GRPC_MAX_AGE_GRACE", value_name = "DURATION", value_parser = seconds)]
+    #[serde(default, deserialize_with = "file_seconds")]
+    pub(crate) grpc_max_age_grace: Option<Duration>,
 
     /// Certificate that `--grpc` shows, in PEM; with it the door is open for TLS only. Read again
     /// when it changes
@@ -119,7 +129,7 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_ENVOY_METADATA", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) envoy_metadata: Option<bool>,
 
-    /// Where to answer Redis clients: host:port, unix:path or off [default: off]
+    /// Where to answer Redis clients: host:port, a port, unix:path or off [default: off]
     #[arg(long, env = "TIDEGATE_RESP", value_name = "ADDR")]
     pub(crate) resp: Option<Address>,
 
@@ -127,11 +137,11 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_RESP_PASSWORD_FILE", value_name = "FILE")]
     pub(crate) resp_password_file: Option<PathBuf>,
 
-    /// Where to show metrics and administer: host:port, unix:path or off [default: 127.0.0.1:8082]
+    /// Where to show metrics and administer: host:port, a port, unix:path or off [default: 127.0.0.1:8082]
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
     pub(crate) admin: Option<Address>,
 
-    /// Where to show metrics alone, to whoever asks: host:port, unix:path or off [default: off]
+    /// Where to show metrics alone, to whoever asks: host:port, a port, unix:path or off [default: off]
     #[arg(long, env = "TIDEGATE_METRICS", value_name = "ADDR")]
     pub(crate) metrics: Option<Address>,
 
@@ -160,7 +170,8 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
 
-    /// The most memory that counters, permits and open reservations may take [default: 512MiB]
+    /// The most memory that counters, permits and open reservations may take: bytes, or a number and MiB,
+    /// GiB, MB or GB [default: 512MiB]
     #[arg(long, env = "TIDEGATE_MEMORY_CAP", value_name = "SIZE")]
     pub(crate) memory_cap: Option<Size>,
 
@@ -172,13 +183,21 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_LOG_FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
 
-    /// Seconds that requests in flight have to finish in at the end [default: 10]
-    #[arg(long, env = "TIDEGATE_DRAIN", value_name = "SECS")]
-    pub(crate) drain: Option<u64>,
+    /// How denials in the log show the attributes that a rule counts by: masked, or clear. API keys are
+    /// never shown [default: masked]
+    #[arg(long, env = "TIDEGATE_LOG_SUBJECTS", value_enum)]
+    pub(crate) log_subjects: Option<LogSubjects>,
 
-    /// Seconds to go on serving after SIGTERM while /readyz already says no [default: 1]
-    #[arg(long, env = "TIDEGATE_DRAIN_DELAY", value_name = "SECS")]
-    pub(crate) drain_delay: Option<u64>,
+    /// How long requests in flight have to finish at the end; a plain number is seconds [default: 10s]
+    #[arg(long, env = "TIDEGATE_DRAIN", value_name = "DURATION", value_parser = seconds)]
+    #[serde(default, deserialize_with = "file_seconds")]
+    pub(crate) drain: Option<Duration>,
+
+    /// How long to go on serving after SIGTERM while /readyz already says no; a plain number is seconds
+    /// [default: 1s]
+    #[arg(long, env = "TIDEGATE_DRAIN_DELAY", value_name = "DURATION", value_parser = seconds)]
+    #[serde(default, deserialize_with = "file_seconds")]
+    pub(crate) drain_delay: Option<Duration>,
 
     /// What X-RateLimit-Reset counts in [default: epoch]
     #[arg(long, env = "TIDEGATE_RESET", value_enum)]
@@ -193,9 +212,10 @@ pub(crate) struct Layer {
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_name = "N")]
     pub(crate) max_connections_per_peer: Option<usize>,
 
-    /// Seconds after which a connection that sends nothing is closed [default: 60]
-    #[arg(long, env = "TIDEGATE_IDLE", value_name = "SECS")]
-    pub(crate) idle: Option<u64>,
+    /// After how long a connection that sends nothing is closed; a plain number is seconds [default: 60s]
+    #[arg(long, env = "TIDEGATE_IDLE", value_name = "DURATION", value_parser = seconds)]
+    #[serde(default, deserialize_with = "file_seconds")]
+    pub(crate) idle: Option<Duration>,
 }
 
 impl Layer {
@@ -249,6 +269,7 @@ impl Layer {
             memory_cap: self.memory_cap.or(below.memory_cap),
             log_level: self.log_level.or(below.log_level),
             log_format: self.log_format.or(below.log_format),
+            log_subjects: self.log_subjects.or(below.log_subjects),
             drain: self.drain.or(below.drain),
             drain_delay: self.drain_delay.or(below.drain_delay),
             reset: self.reset.or(below.reset),

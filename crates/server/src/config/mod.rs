@@ -4,6 +4,7 @@
 //! comes out, complete and checked. Unknown names in the file are refused.
 
 mod layer;
+mod quantity;
 mod settle;
 mod values;
 
@@ -19,9 +20,11 @@ use tidegate::live::Pick;
 use tidegate::resilience::Tolerance;
 use tidegate_core::rules::Dialect;
 use tidegate_core::store::Abilities;
+use tidegate_core::units::Nanos;
 
 pub(crate) use self::layer::Layer;
-pub(crate) use self::values::{EnvoyHeaders, LogFormat, LogLevel, Reset, Size};
+pub(crate) use self::quantity::{Size, millis};
+pub(crate) use self::values::{EnvoyHeaders, LogFormat, LogLevel, LogSubjects, Reset};
 use crate::address::Address;
 use crate::edges::envoy::EnvoyOptions;
 use crate::envoy_compat::BadEnvironment;
@@ -60,6 +63,7 @@ pub(crate) struct Settings {
     pub(crate) memory_cap: Size,
     pub(crate) log_level: LogLevel,
     pub(crate) log_format: LogFormat,
+    pub(crate) log_subjects: LogSubjects,
     pub(crate) drain: Duration,
     pub(crate) drain_delay: Duration,
     pub(crate) reset: Reset,
@@ -139,7 +143,7 @@ pub(crate) enum BadConfig {
     #[error(
         "--clock-alarm {alarm} is below --clock-warn {warn}, so nobody would be warned; write more"
     )]
-    AlarmBeforeWarning { warn: u64, alarm: u64 },
+    AlarmBeforeWarning { warn: Nanos, alarm: Nanos },
     /// Too little for the tables alone.
     #[error("--memory-cap is below 16MiB, which a few thousand clients would fill; write more")]
     TooLittleMemory,

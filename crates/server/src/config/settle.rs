@@ -17,6 +17,10 @@ use crate::store_choice::StoreChoice;
 
 /// What the store needs to be of use.
 const LEAST_MEMORY: u64 = 16 << 20;
+/// Several round trips within a zone, and nothing a client would notice.
+const DEFAULT_BUDGET: Duration = Duration::from_millis(5);
+const MIN_BUDGET: Duration = Duration::from_millis(1);
+const MIN_IDLE: Duration = Duration::from_secs(1);
 
 impl Layer {
     /// Fills in the defaults. They are the design's; the reasons that are not obvious stand here.
@@ -49,8 +53,7 @@ impl Layer {
             require_store: self.require_store.unwrap_or(false),
             data: self.data,
             nodes: self.nodes.filter(|nodes| *nodes > 0),
-            // Several round trips within a zone, and nothing a client would notice.
-            store_budget: Duration::from_millis(self.store_budget.unwrap_or(5).max(1)),
+            store_budget: self.store_budget.unwrap_or(DEFAULT_BUDGET).max(MIN_BUDGET),
             clock,
             http: self.http.unwrap_or_else(|| loopback(8080)),
             grpc: self.grpc.unwrap_or_else(|| loopback(8081)),
@@ -75,14 +78,15 @@ impl Layer {
             memory_cap,
             log_level: self.log_level.unwrap_or_default(),
             log_format: self.log_format.unwrap_or_default(),
-            drain: Duration::from_secs(self.drain.unwrap_or(10)),
+            log_subjects: self.log_subjects.unwrap_or_default(),
+            drain: self.drain.unwrap_or(Duration::from_secs(10)),
             // A balancer that probes every second has seen /readyz once before the door closes.
-            drain_delay: Duration::from_secs(self.drain_delay.unwrap_or(1)),
+            drain_delay: self.drain_delay.unwrap_or(Duration::from_secs(1)),
             reset: self.reset.unwrap_or_default(),
             max_connections: self.max_connections.unwrap_or(4096).max(1),
             max_connections_per_peer: self.max_connections_per_peer,
             // Longer than most proxies keep an idle connection, so that they close first.
-            idle: Duration::from_secs(self.idle.unwrap_or(60).max(1)),
+            idle: self.idle.unwrap_or(Duration::from_secs(60)).max(MIN_IDLE),
         })
     }
 }
@@ -111,27 +115,27 @@ impl Layer {
     }
 }
 
-/// How old a connection gets, both in seconds. The defaults are the reference service's: long enough
+/// How old a connection gets. The defaults are the reference service's: long enough
 /// to cost nothing, short enough that a fleet that grew is found within a day.
-pub(super) fn age(most: Option<u64>, grace: Option<u64>) -> Option<Age> {
+pub(super) fn age(most: Option<Duration>, grace: Option<Duration>) -> Option<Age> {
     // A century is as good as any time beyond, and no sum with it wraps.
-    let bounded = |secs: u64| Duration::from_secs(secs.min(u32::MAX.into()));
-    let most = bounded(most.unwrap_or(86_400));
+    let bounded = |age: Duration| age.min(Duration::from_secs(u32::MAX.into()));
+    let most = bounded(most.unwrap_or(Duration::from_secs(86_400)));
     (!most.is_zero()).then(|| Age {
         most,
-        grace: bounded(grace.unwrap_or(3_600)),
+        grace: bounded(grace.unwrap_or(Duration::from_secs(3_600))),
     })
 }
 
-/// What clocks may be apart, both in milliseconds.
-pub(super) fn tolerance(warn: Option<u64>, alarm: Option<u64>) -> Result<Tolerance, BadConfig> {
-    let warn = warn.unwrap_or(20);
-    let alarm = alarm.unwrap_or(warn.max(50));
+/// How far clocks may be apart.
+pub(super) fn tolerance(
+    warn: Option<Duration>,
+    alarm: Option<Duration>,
+) -> Result<Tolerance, BadConfig> {
+    let warn = warn.map_or(Nanos::from_millis(20), Nanos::from);
+    let alarm = alarm.map_or(warn.max(Nanos::from_millis(50)), Nanos::from);
     if alarm < warn {
         return Err(BadConfig::AlarmBeforeWarning { warn, alarm });
     }
-    Ok(Tolerance {
-        warn: Nanos::from_millis(warn),
-        alarm: Nanos::from_millis(alarm),
-    })
+    Ok(Tolerance { warn, alarm })
 }

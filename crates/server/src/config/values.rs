@@ -48,6 +48,17 @@ impl LogLevel {
     }
 }
 
+/// How the log shows whose counter denied a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogSubjects {
+    /// The first characters of each value.
+    #[default]
+    Masked,
+    /// Whole values.
+    Clear,
+}
+
 /// What `X-RateLimit-Reset` counts in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -72,11 +83,6 @@ pub(crate) enum EnvoyHeaders {
     Off,
 }
 
-/// A number of bytes, written `512MiB`, `1GiB`, `64KiB` or plain.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
-#[serde(try_from = "String")]
-pub(crate) struct Size(pub(crate) u64);
-
 impl EnvoyHeaders {
     /// The headers themselves.
     pub(super) fn names(self) -> LimitHeaders {
@@ -85,36 +91,5 @@ impl EnvoyHeaders {
             EnvoyHeaders::Reference => LimitHeaders::Three(Box::default()),
             EnvoyHeaders::Off => LimitHeaders::Off,
         }
-    }
-}
-
-impl std::str::FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || {
-            format!(
-                "`{}` is no size; write 512MiB, 1GiB or 67108864",
-                text.escape_default()
-            )
-        };
-        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let unit = match &text[digits.len()..] {
-            "" | "B" => 1,
-            "KiB" => 1 << 10,
-            "MiB" => 1 << 20,
-            "GiB" => 1 << 30,
-            _ => return Err(bad()),
-        };
-        let number: u64 = digits.parse().map_err(|_| bad())?;
-        number.checked_mul(unit).map(Size).ok_or_else(bad)
-    }
-}
-
-impl TryFrom<String> for Size {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }

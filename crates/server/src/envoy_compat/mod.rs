@@ -44,7 +44,7 @@ pub(crate) struct Compat {
     pub(crate) answers: Answers,
     pub(crate) store: Option<StoreUrl>,
     /// Milliseconds.
-    pub(crate) store_budget: u64,
+    pub(crate) store_budget: Duration,
     pub(crate) log_level: Option<LogLevel>,
     pub(crate) log_format: Option<LogFormat>,
     /// What an operator should know.
@@ -118,7 +118,7 @@ impl Compat {
             rules,
             answers,
             store,
-            store_budget: millis(store_budget.unwrap_or(MAX_STORE_WAIT)),
+            store_budget: store_budget.unwrap_or(MAX_STORE_WAIT),
             log_level,
             log_format,
             idle: idle.collect(),
@@ -150,8 +150,8 @@ impl Compat {
                 .as_ref()
                 .map(|(address, _)| address.clone()),
             metrics_path: listeners.metrics.as_ref().map(|(_, path)| path.clone()),
-            grpc_max_age: listeners.max_age.map(seconds),
-            grpc_max_age_grace: listeners.max_age_grace.map(seconds),
+            grpc_max_age: listeners.max_age,
+            grpc_max_age_grace: listeners.max_age_grace,
             grpc_cert: tls.map(|tls| tls.certificate.clone()),
             grpc_key: tls.map(|tls| tls.key.clone()),
             grpc_client_ca: tls.and_then(|tls| tls.client_ca.clone()),
@@ -207,15 +207,6 @@ impl Compat {
             );
         }
     }
-}
-
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Whole seconds; what is less than one is one, because none at all means never.
-fn seconds(span: Duration) -> u64 {
-    span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 
 /// The levels of the reference; those above `error` end its process, which nothing here does.

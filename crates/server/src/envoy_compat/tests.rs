@@ -349,9 +349,9 @@ fn the_store_is_the_same_redis() {
         "redis+sentinel://:p@a:1,b:2/main?sentinel_user=s&sentinel_pass=q",
     );
     let compat = read(&[tcp, ("REDIS_URL", "r:1"), ("REDIS_TIMEOUT", "50ms")]);
-    assert_eq!(compat.store_budget, 50);
+    assert_eq!(compat.store_budget, Duration::from_millis(50));
     let silent = read(&[tcp, ("REDIS_URL", "r:1")]);
-    assert_eq!(silent.store_budget, 1_000);
+    assert_eq!(silent.store_budget, Duration::from_secs(1));
 }
 
 /// What is made here is read there.
