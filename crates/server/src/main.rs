@@ -7,6 +7,7 @@ mod cli;
 mod config;
 mod counters;
 mod data;
+mod denials;
 mod doctor;
 mod drain;
 mod edges;

@@ -1,4 +1,4 @@
-//! What every edge shares: the limiter, the numbers, the ids, and the line in the log for a denial.
+//! What every edge shares: the limiter, the numbers and the ids. Denials are logged by [`denials`](crate::denials).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,23 +8,23 @@ use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue, header};
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::http::{BodyStyle, Context, ResetStyle};
-use tidegate::observe::{Line, Metrics, RuleSeries};
-use tidegate::{Acquired, Full, Limiter, OVERTAKEN, Reservation, SlotError, Ticket};
-use tidegate_core::algorithms::{Retry, Verdict};
-use tidegate_core::engine::{Decision, Fate};
-use tidegate_core::request::{Edge, Request};
-use tidegate_core::store::{Single, StoreError};
+use tidegate::observe::Metrics;
+use tidegate::{Acquired, Limiter, OVERTAKEN, Reservation, SlotError, Ticket};
+use tidegate_core::engine::Decision;
+use tidegate_core::request::Request;
+use tidegate_core::store::StoreError;
 use tidegate_core::units::Nanos;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::warn;
 
+use crate::config::LogSubjects;
 use crate::counters::Counters;
+use crate::denials::{second, told_as_count};
 use crate::drain::Phase;
 use crate::edges::auth::wire::Reading;
 use crate::edges::envoy::{EnvoyOptions, Statistics};
 use crate::ids::{Id, Ids};
-use crate::logs::Shown;
 use crate::waiting::Waiting;
 
 /// The limiter of this process.
@@ -37,6 +37,7 @@ pub(crate) struct Service {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ids: Ids,
     pub(crate) reset: ResetStyle,
+    pub(crate) log_subjects: LogSubjects,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) reading: ArcSwapOption<Reading>,
     pub(crate) envoy: EnvoyOptions,
@@ -163,94 +164,6 @@ impl Service {
         })
     }
 
-    /// Writes a denial to the log, unless its rule has filled this second. `request` is only asked
-    /// for when a line is written.
-    pub(crate) fn log_denial<'a>(
-        &self,
-        id: &Id,
-        edge: Edge,
-        decision: &Decision,
-        request: impl FnOnce() -> Option<Request<'a>>,
-    ) {
-        if decision.allowed() {
-            return;
-        }
-        let second = second(decision.at());
-        let room = |series: &RuleSeries| match series.lines.denial(second) {
-            Line::Write { missed } => Some((missed, series.name().to_owned())),
-            Line::Skip => None,
-        };
-        let Some((missed, rule)) = self.metrics.with_binding(decision, room) else {
-            self.metrics.lines_skipped.inc();
-            return;
-        };
-        if missed > 0 {
-            told_as_count(&rule, missed);
-        }
-        let request = request().unwrap_or_default();
-        let text = |name| Shown(request.text(name).unwrap_or_default()).to_string();
-        info!(
-            id = id.as_str(),
-            rule,
-            edge = edge.name(),
-            source = decision.source().name(),
-            ip = request.ip.map(|ip| ip.to_string()).unwrap_or_default(),
-            method = text("method"),
-            path = text("path"),
-            retry_after_ms = retry_ms(decision),
-            "denied"
-        );
-    }
-
-    /// The same for a request that finds too many open.
-    pub(crate) fn log_full(&self, id: &Id, edge: Edge, full: &Full) {
-        let (rule, second) = (full.rule.as_str(), second(self.clock.now()));
-        let room = |series: &RuleSeries| series.lines.denial(second);
-        let missed = match self.metrics.with_named(rule, room) {
-            Line::Write { missed } => missed,
-            Line::Skip => return self.metrics.lines_skipped.inc(),
-        };
-        if missed > 0 {
-            told_as_count(rule, missed);
-        }
-        info!(
-            id = id.as_str(),
-            rule,
-            edge = edge.name(),
-            source = full.source.name(),
-            limit = full.most,
-            open = full.open,
-            "denied, too many are open"
-        );
-    }
-
-    /// The same for a charge without a rule. What its key was is not told: it is anything.
-    pub(crate) fn log_refusal(&self, edge: Edge, family: &str, answer: &Single) {
-        let second = second(answer.at);
-        let room = |series: &RuleSeries| series.lines.denial(second);
-        let missed = match self.metrics.with_family(family, room) {
-            Line::Write { missed } => missed,
-            Line::Skip => return self.metrics.lines_skipped.inc(),
-        };
-        if missed > 0 {
-            told_as_count(family, missed);
-        }
-        let retry_after_ms = match answer.reading.verdict {
-            Verdict::Deny {
-                retry: Retry::After(wait),
-            } => Some(wait.millis_up()),
-            _ => None,
-        };
-        info!(
-            id = self.ids.next().as_str(),
-            rule = family,
-            edge = edge.name(),
-            source = answer.source.name(),
-            retry_after_ms,
-            "denied"
-        );
-    }
-
     /// Tells the counts of rules that have gone quiet. To be called every second.
     pub(crate) fn settle_lines(&self) {
         let now = second(self.clock.now());
@@ -273,21 +186,6 @@ impl Service {
             requests,
             "rules matched no request since they were loaded; tidegate explain says why"
         );
-    }
-}
-
-fn second(at: Nanos) -> u32 {
-    u32::try_from(at.get() / 1_000_000_000).unwrap_or(u32::MAX)
-}
-
-fn told_as_count(rule: &str, count: u64) {
-    info!(rule, count, "denied more than the log has room for");
-}
-
-fn retry_ms(decision: &Decision) -> Option<u64> {
-    match decision.fate() {
-        Fate::Deny(Retry::After(wait)) => Some(wait.millis_up()),
-        _ => None,
     }
 }
 

@@ -143,6 +143,65 @@ impl Drop for Unread {
 }
 
 #[test]
+fn a_denied_line_says_whose_counter_it_was_and_nothing_that_is_absent() {
+    let rules = "version: 1\nrules:\n  \
+                 - { name: r, by: user, rate: 1/hour, algorithm: fixed-window }\n  \
+                 - { name: trial, by: user, rate: 1/hour, algorithm: fixed-window, mode: shadow }\n";
+    let body = r#"{"attributes": {"user": "ada@example.com"}}"#;
+    for (flags, subject) in [
+        (&[][..], "user=ada…"),
+        (&["--log-subjects", "clear"], "user=ada@example.com"),
+    ] {
+        let server = Server::with(rules, flags);
+        assert_eq!(server.post("/v1/check", body).status, 200);
+        assert_eq!(server.post("/v1/check", body).status, 429);
+        let denied = server.wait_log(|line| line["message"] == "denied");
+        assert_eq!(
+            (&denied["rule"], &denied["subject"]),
+            (&"r".into(), &subject.into())
+        );
+        let watched = server.wait_log(|line| line["rule"] == "trial");
+        assert_eq!(
+            watched["message"],
+            "would be denied, but the rule only watches"
+        );
+        assert_eq!(watched["subject"], subject);
+        for line in [&denied, &watched] {
+            assert_eq!(line["subject_id"].as_str().unwrap().len(), 16, "{line}");
+            for absent in ["ip", "method", "path"] {
+                assert!(line.get(absent).is_none(), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn openness_to_others_is_warned_of_at_the_start() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, "0123456789abcdef").unwrap();
+    let warnings = |mode, http: &str| {
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
+        let flags = ["--secret-file", secret.to_str().unwrap(), "--http", http];
+        let server = Server::with(RULES, &flags);
+        let lines = server.lines().into_iter().map(|(_, line)| line);
+        let warned = lines.filter(|line| line["level"] == "WARN");
+        warned
+            .map(|line| line["message"].to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(warnings(0o600, "127.0.0.1:0"), [""; 0]);
+    let both = warnings(0o644, "0.0.0.0:0");
+    assert_eq!(both.len(), 2, "{both:?}");
+    assert!(
+        both[0].contains("--http 0.0.0.0:0 can be reached from other machines"),
+        "{both:?}"
+    );
+    assert!(both[1].contains("chmod 600"), "{both:?}");
+}
+
+#[test]
 fn keys_secrets_and_tricks_of_clients_do_not_reach_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let secret = dir.path().join("secret");

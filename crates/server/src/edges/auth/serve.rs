@@ -26,14 +26,13 @@ pub(crate) async fn answer(
     let request = wire::request(&parts.headers, options, peer, &reading)?;
     let decision = service.decide(request, false).await.map_err(no_store)?;
     let context = service.context(id, body_style(&parts.headers));
+    let asked_again = || wire::request(&parts.headers, options, peer, &reading).ok();
+    service.log_denial(id, Edge::Auth, &decision, asked_again);
     if decision.allowed() {
         let mut answer = Response::new(Bytes::new().into());
         *answer.headers_mut() = headers(&decision, &context);
         return Ok(answer);
     }
-    service.log_denial(id, Edge::Auth, &decision, || {
-        wire::request(&parts.headers, options, peer, &reading).ok()
-    });
     let mut answer = decided(written(&decision, &context));
     // Every proxy understands 403, and a blocked client must not be told to come back.
     if let Some(status) = options.deny_status

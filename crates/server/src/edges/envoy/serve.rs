@@ -177,10 +177,11 @@ pub(super) async fn judge<'v, T>(
 }
 
 fn log(service: &Service, id: &Id, asked: &Asked<'_>, judged: &Judged<'_>) {
+    let request = || Some(native::request(&asked.described));
     if judged.over {
-        service.log_denial(id, Edge::Envoy, &judged.decision, || {
-            Some(native::request(&asked.described))
-        });
+        service.log_denial(id, Edge::Envoy, &judged.decision, request);
+    } else {
+        service.log_shadow_denials(id, Edge::Envoy, &judged.decision, request);
     }
 }
 
