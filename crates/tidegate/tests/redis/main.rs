@@ -77,7 +77,7 @@ async fn store(url: &str) -> RedisStore {
     store
 }
 
-/// Asks until it is so; panics after half a minute.
+/// Asks until it is so; panics after a minute.
 async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so().await {
