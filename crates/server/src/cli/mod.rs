@@ -11,13 +11,15 @@ mod key;
 mod lint;
 mod schema;
 mod serve;
+mod warnings;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::Layer;
+use crate::config::{Layer, millis};
 use crate::store_choice::StoreUrl;
 
 /// A distributed rate limiter.
@@ -62,7 +64,7 @@ struct ServeArgs {
 
 #[derive(Args, Debug)]
 struct LintArgs {
-    /// Rules files, or folders of them; each is checked as one set of rules
+    /// Rules files, or folders of them; each is checked as one set of rules. - is standard input
     #[arg(required = true, value_name = "FILE")]
     paths: Vec<PathBuf>,
 
@@ -94,17 +96,17 @@ struct DoctorArgs {
     #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
-    /// Milliseconds that a decision waits for the store [default: 5]
-    #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "MS")]
-    store_budget: Option<u64>,
+    /// How long a decision waits for the store; a plain number is milliseconds [default: 5ms]
+    #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "DURATION", value_parser = millis)]
+    store_budget: Option<Duration>,
 
-    /// Milliseconds between the clocks that are worth a warning [default: 20]
-    #[arg(long, env = "TIDEGATE_CLOCK_WARN", value_name = "MS")]
-    clock_warn: Option<u64>,
+    /// How far apart the clocks may be before a warning; a plain number is milliseconds [default: 20ms]
+    #[arg(long, env = "TIDEGATE_CLOCK_WARN", value_name = "DURATION", value_parser = millis)]
+    clock_warn: Option<Duration>,
 
-    /// Milliseconds between them that are a failure [default: 50]
-    #[arg(long, env = "TIDEGATE_CLOCK_ALARM", value_name = "MS")]
-    clock_alarm: Option<u64>,
+    /// How far apart they may be before a failure; a plain number is milliseconds [default: 50ms]
+    #[arg(long, env = "TIDEGATE_CLOCK_ALARM", value_name = "DURATION", value_parser = millis)]
+    clock_alarm: Option<Duration>,
 
     /// Print one JSON document instead of lines
     #[arg(long)]
@@ -127,7 +129,7 @@ struct ExplainArgs {
 
 #[derive(Args, Debug)]
 struct AskArgs {
-    /// The server: http://host:port or unix:path
+    /// The server: http://host:port, host:port, a port of this machine, or unix:path
     #[arg(long, env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080")]
     url: String,
 
@@ -148,6 +150,10 @@ struct RequestArgs {
     /// What the request costs
     #[arg(long, value_name = "N")]
     cost: Option<u64>,
+
+    /// What it costs in a unit that rules name, such as tokens=1500; may be repeated, or several with commas
+    #[arg(long, value_name = "UNIT=N", value_parser = unit_cost, value_delimiter = ',')]
+    costs: Vec<(String, u64)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -220,6 +226,11 @@ impl RequestArgs {
         if let Some(cost) = self.cost {
             body["cost"] = cost.into();
         }
+        if !self.costs.is_empty() {
+            let costs = self.costs.iter();
+            let costs = costs.map(|(unit, cost)| (unit.clone(), (*cost).into()));
+            body["costs"] = serde_json::Value::Object(costs.collect());
+        }
         body.to_string()
     }
 }
@@ -227,6 +238,16 @@ impl RequestArgs {
 fn pair(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+fn unit_cost(text: &str) -> Result<(String, u64), String> {
+    let wrong = "write UNIT=N, such as tokens=1500";
+    let (unit, cost) = text.split_once('=').ok_or(wrong)?;
+    if unit.is_empty() {
+        return Err(wrong.to_owned());
+    }
+    let cost = cost.parse().map_err(|_| wrong)?;
+    Ok((unit.to_owned(), cost))
 }
 
 /// Prints a line to standard output. A reader that has gone away is no reason to fail.
@@ -260,5 +281,47 @@ mod tests {
             };
             assert_eq!(args.layer.shadow, Some(want));
         }
+    }
+
+    #[test]
+    fn costs_of_units_reach_the_request() {
+        let asked = |args: &[&str]| {
+            let words = ["tidegate", "try"].iter().chain(args);
+            let Command::Try(args) = Cli::try_parse_from(words)
+                .map_err(|e| e.to_string())?
+                .command
+            else {
+                panic!()
+            };
+            Ok::<_, String>(args.request.body())
+        };
+        let want = r#"{"attributes":{"user":"a"},"cost":2,"costs":{"images":1,"tokens":1500}}"#;
+        for costs in [
+            &["--costs", "tokens=1500,images=1"][..],
+            &["--costs", "images=1", "--costs", "tokens=1500"],
+        ] {
+            let args = [&["-a", "user=a", "--cost", "2"][..], costs].concat();
+            assert_eq!(asked(&args).unwrap(), want);
+        }
+        for wrong in ["tokens", "=5", "tokens=", "tokens=-1"] {
+            let error = asked(&["--costs", wrong]).unwrap_err();
+            assert!(error.contains("write UNIT=N"), "{error}");
+        }
+    }
+
+    /// Flags and the environment read what the file reads.
+    #[test]
+    fn settings_have_durations_sizes_and_addresses_as_people_write_them() {
+        let words =
+            "tidegate serve --drain 5s --idle 90 --store-budget 40ms --memory-cap 10G --http :8080";
+        let Command::Serve(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
+            panic!()
+        };
+        let settings = args.layer.settle().unwrap();
+        assert_eq!(settings.drain, Duration::from_secs(5));
+        assert_eq!(settings.idle, Duration::from_secs(90));
+        assert_eq!(settings.store_budget, Duration::from_millis(40));
+        assert_eq!(settings.memory_cap.0, 10 << 30);
+        assert_eq!(settings.http.to_string(), "0.0.0.0:8080");
     }
 }

@@ -45,7 +45,7 @@ fn usage_is_2_and_what_is_not_there_yet_is_said() {
     check(
         &["serve", "--http", "nowhere"],
         2,
-        "write host:port, unix:path or off",
+        "write host:port, a port, :port, unix:path or off",
     );
     let off = ["serve", "--http", "off", "--grpc", "off", "--admin", "off"];
     check(&off, 2, "all off");
@@ -74,8 +74,12 @@ fn lint_says_every_fault_and_ends_with_78() {
     let file = dir.path().join("rules.yaml");
     let path = file.to_str().unwrap();
     std::fs::write(&file, RULES).unwrap();
-    check(&["lint", path], 0, "1 rules");
-    check(&["check", dir.path().to_str().unwrap()], 0, "1 rules");
+    check(&["lint", path], 0, "1 rule, 0 warnings");
+    check(
+        &["check", dir.path().to_str().unwrap()],
+        0,
+        "1 rule, 0 warnings",
+    );
     let broken =
         "version: 1\nrules:\n  - { name: a, by: ip, rate: 0/hour }\n  - { name: a, rat: 1/hour }\n";
     std::fs::write(&file, broken).unwrap();
@@ -97,6 +101,54 @@ fn lint_says_every_fault_and_ends_with_78() {
         "rules.yaml:3",
     );
     check(&["lint", "/no/such/file"], 78, "/no/such/file");
+}
+
+#[test]
+fn lint_reads_standard_input() {
+    let lint = |text: &str| {
+        let mut lint = Command::new(BINARY)
+            .args(["lint", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = lint.stdin.take().unwrap();
+        input.write_all(text.as_bytes()).unwrap();
+        drop(input);
+        let output = lint.wait_with_output().unwrap();
+        let printed = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(printed).unwrap())
+    };
+    assert_eq!(lint(RULES), (Some(0), "-: 1 rule, 0 warnings\n".to_owned()));
+    let (code, printed) = lint("version: 1\nrules: [{ name: a, by: ip, rate: 0/hour }]\n");
+    assert_eq!(code, Some(78));
+    assert!(printed.contains("standard input:2"), "{printed}");
+}
+
+/// A first start has no last good rules, and rules without tiers have none to choose from.
+#[test]
+fn what_is_missing_is_reported_as_it_is() {
+    let out = run(&["serve", "--rules", "/no/such/rules.yaml"]);
+    assert_eq!(out.status.code(), Some(78));
+    let log = String::from_utf8(out.stderr).unwrap();
+    assert!(
+        log.contains("/no/such/rules.yaml: is not there; check the path"),
+        "{log}"
+    );
+    assert!(!log.contains("in force"), "{log}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rules.yaml");
+    std::fs::write(&file, format!("{RULES}keys_file: keys.txt\n")).unwrap();
+    let line = format!("sha256:{} pro ada\n", "0".repeat(64));
+    std::fs::write(dir.path().join("keys.txt"), line).unwrap();
+    let path = file.to_str().unwrap();
+    check(
+        &["lint", path],
+        78,
+        "the rules list no tiers: add them there, such as `tiers: [free, pro]`",
+    );
 }
 
 #[test]
@@ -156,6 +208,51 @@ fn try_charges_and_ends_with_75_when_denied() {
     assert_eq!(
         serde_json::from_str::<serde_json::Value>(&out).unwrap()["remaining"],
         1
+    );
+}
+
+#[test]
+fn try_peek_and_explain_take_costs_of_units() {
+    let rules = "version: 1\nrules:\n  \
+                 - { name: r, by: ip, unit: tokens, rate: 100/hour, algorithm: fixed-window }\n";
+    let server = Server::start(rules);
+    let port = server.http.port().to_string();
+    let ask = |verb, costs| {
+        [
+            verb,
+            "--url",
+            &*port,
+            "-a",
+            "ip=192.0.2.1",
+            "--costs",
+            costs,
+        ]
+    };
+    check(
+        &ask("peek", "tokens=100"),
+        0,
+        "allowed: 100 of 100 left under rule `r`",
+    );
+    check(&ask("peek", "tokens=101"), 75, "denied: ");
+    check(
+        &ask("try", "tokens=60"),
+        0,
+        "allowed: 40 of 100 left under rule `r`",
+    );
+    check(&ask("try", "tokens=60"), 75, "denied: ");
+    check(&ask("try", "tokens"), 2, "write UNIT=N");
+    let path = server.rules_path();
+    let explain = [
+        "explain",
+        "--rules",
+        path.to_str().unwrap(),
+        "-a",
+        "ip=192.0.2.1",
+    ];
+    check(
+        &[&explain[..], &["--costs", "tokens=1"]].concat(),
+        0,
+        "r: applies",
     );
 }
 
