@@ -1,7 +1,7 @@
 //! `tidegate serve`: puts the parts together, runs them, and ends them.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -11,11 +11,12 @@ use tidegate::clock::SystemClock;
 use tidegate::http::ResetStyle;
 use tidegate::observe::{Metrics, process};
 use tidegate::{Limiter, Secret, resilience};
+use tidegate_core::request::Edge;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use super::{Exit, ServeArgs, complain};
+use super::{Exit, ServeArgs, complain, warnings};
 use crate::address::{Address, Place};
 use crate::config::{BadConfig, Layer, Reset, Settings};
 use crate::counters::{Counters, exact, give_back, join, keep_secret, tell_fault, why_not_met};
@@ -73,6 +74,7 @@ enum Failure {
 }
 
 pub(super) fn run(args: ServeArgs) -> Exit {
+    let config = args.config.clone();
     let (settings, compat) = match settings(args) {
         Ok(told) => told,
         Err(error) => {
@@ -89,7 +91,7 @@ pub(super) fn run(args: ServeArgs) -> Exit {
     }
     let served = runtime()
         .map_err(|error| Failure::System(error.to_string()))
-        .and_then(|runtime| runtime.block_on(serve(settings)));
+        .and_then(|runtime| runtime.block_on(serve(settings, config.as_deref())));
     let exit = match served {
         Ok(End::Clean) => Exit::Done,
         Ok(End::Cut | End::AtOnce) => Exit::Failed,
@@ -141,7 +143,7 @@ fn settings(args: ServeArgs) -> Result<(Settings, Option<Compat>), BadConfig> {
     Ok((settings, Some(compat)))
 }
 
-async fn serve(settings: Settings) -> Result<End, Failure> {
+async fn serve(settings: Settings, config: Option<&Path>) -> Result<End, Failure> {
     let system = |error: std::io::Error| Failure::System(error.to_string());
     let mut signals = Signals::listen().map_err(system)?;
     let (drain, idle) = Drain::new();
@@ -168,6 +170,8 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     let tls = settings.grpc_tls.clone().map(Tls::open).transpose();
     let tls = tls.map_err(|error| Failure::Config(format!("--grpc-cert: {error}")))?;
     let password = resp_password(&settings)?;
+    warnings::log(&settings, config, keys_file(&settings, &service).as_deref());
+    service.metrics.serve_only(&edges(&settings));
     let http = open("http", &settings.http).await?;
     let grpc = open("grpc", &settings.grpc).await?;
     let resp = open("resp", &settings.resp).await?;
@@ -246,8 +250,8 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
     tokio::spawn(keep_house(Arc::clone(&service)));
     tokio::spawn(tend_reservations(Arc::clone(&service)));
     let reload = || {
-        info!("reload asked for");
-        live.poke();
+        let (live, service) = (Arc::clone(&live), Arc::clone(&service));
+        tokio::task::spawn_blocking(move || live.reload(&service));
     };
     let end = until_ended(
         signals,
@@ -273,6 +277,32 @@ async fn serve(settings: Settings) -> Result<End, Failure> {
         End::AtOnce => {}
     }
     Ok(end)
+}
+
+/// The keys file that the rules at the start name: it is beside them.
+fn keys_file(settings: &Settings, service: &Service) -> Option<PathBuf> {
+    let path = settings.rules.path.as_deref()?;
+    let folder = if path.is_dir() {
+        Some(path)
+    } else {
+        path.parent()
+    };
+    let policy = service.limiter.policy().load();
+    Some(folder?.join(policy.rules.keys_file()?))
+}
+
+/// The edges that can be reached.
+fn edges(settings: &Settings) -> Vec<Edge> {
+    let edges = [
+        (Edge::Http, &settings.http),
+        (Edge::Auth, &settings.http),
+        (Edge::Envoy, &settings.grpc),
+        (Edge::Resp, &settings.resp),
+    ];
+    let on = edges
+        .into_iter()
+        .filter(|(_, address)| **address != Address::Off);
+    on.map(|(edge, _)| edge).collect()
 }
 
 /// What Redis clients must know, if anything. Whoever needs nothing can spend what others are allowed.
@@ -403,6 +433,7 @@ fn service(
         metrics,
         ids,
         reset,
+        log_subjects: settings.log_subjects,
         phase: drain.watch(),
         reading: ArcSwapOption::empty(),
         envoy: settings.envoy.clone(),
