@@ -58,7 +58,8 @@ fn metrics(values: &mut Values<'_>) -> Option<(Address, String)> {
     let on = values.flag("USE_PROMETHEUS");
     let read = |text: &str| match text.strip_prefix(':') {
         Some(port) => port.parse().ok().map(|port| join(EVERYWHERE, port)),
-        None => text.parse().ok(),
+        // Ours may be a port alone, theirs is not.
+        None => text.contains(':').then(|| text.parse().ok()).flatten(),
     };
     let address = values.read("PROMETHEUS_ADDR", "write [HOST]:PORT", read);
     let path = values.text("PROMETHEUS_PATH");

@@ -153,6 +153,8 @@ fn deployments_in_one_redis_are_told_apart_by_their_prefix() {
         let (dir, mut command) = deployment(CONFIG);
         command
             .env("REDIS_URL", &url)
+            // Longer than a busy machine takes: a fallback decision would let the second pass.
+            .env("REDIS_TIMEOUT", "30s")
             .env("CACHE_KEY_PREFIX", prefix);
         Server::spawn(command, dir)
     };
