@@ -14,10 +14,6 @@ use tidegate_core::store::Abilities;
 use super::{Exit, LintArgs, complain, say};
 
 pub(super) fn run(args: &LintArgs) -> Exit {
-    let dialect = Dialect {
-        merge_domains: args.merge_domains,
-        ..Abilities::UNKNOWN.into()
-    };
     let mut exit = Exit::Done;
     for path in &args.paths {
         let left_out = left_out(path);
@@ -27,6 +23,10 @@ pub(super) fn run(args: &LintArgs) -> Exit {
                 file.display()
             ));
         }
+        let dialect = Dialect {
+            merge_domains: args.merge_domains,
+            ..Abilities::UNKNOWN.into()
+        };
         match load(path, dialect) {
             Ok(policy) => {
                 let warnings = rules::lint(&policy.rules);
