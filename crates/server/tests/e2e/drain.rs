@@ -87,8 +87,7 @@ const IN_A_TERMINAL: &str = r#"
 import os, pty, signal, sys, time
 pid, terminal = pty.fork()
 if pid == 0:
-    if sys.argv[1] == "nohup":
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[1] == "nohup" else signal.SIG_DFL)
     os.execv(sys.argv[2], sys.argv[2:])
 seen = b""
 while b"listening" not in seen:

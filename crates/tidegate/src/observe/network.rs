@@ -1,5 +1,7 @@
 //! What a service refuses to peers before it looks at a request.
 
+use tidegate_core::request::Edge;
+
 use super::exposition::{Exposition, Kind};
 use super::series::Counter;
 
@@ -21,7 +23,8 @@ pub struct NetworkMetrics {
 }
 
 impl NetworkMetrics {
-    pub(super) fn expose(&self, page: &mut Exposition) {
+    /// An edge that is off has no series until something is counted.
+    pub(super) fn expose(&self, page: &mut Exposition, is_on: impl Fn(Edge) -> bool) {
         let mut family = |name, help, label, samples: &[(&str, &Counter)]| {
             let family = page.family(name, Kind::Counter, help);
             for (value, counter) in samples {
@@ -46,14 +49,15 @@ impl NetworkMetrics {
                 ("evicted", &self.streams_evicted),
             ],
         );
+        let mut failures = vec![("admin", &self.wrong_tokens)];
+        if is_on(Edge::Resp) || self.wrong_passwords.get() > 0 {
+            failures.insert(0, (Edge::Resp.name(), &self.wrong_passwords));
+        }
         family(
             "tidegate_authentication_failures_total",
             "Wrong passwords and tokens.",
             "edge",
-            &[
-                ("resp", &self.wrong_passwords),
-                ("admin", &self.wrong_tokens),
-            ],
+            &failures,
         );
     }
 }

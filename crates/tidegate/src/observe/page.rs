@@ -18,7 +18,7 @@ impl Metrics {
         self.expose_open(&mut page);
         self.expose_reservations(&mut page);
         self.expose_answers(&mut page);
-        self.network.expose(&mut page);
+        self.network.expose(&mut page, |edge| self.is_on(edge));
         self.expose_log(&mut page);
         self.expose_reload(&mut page);
         store.expose(&mut page);
