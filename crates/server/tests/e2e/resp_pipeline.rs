@@ -149,7 +149,9 @@ fn what_is_no_command_is_told_and_ends_the_connection() {
 
 #[test]
 fn the_largest_command_that_may_be_is_answered() {
-    let server = Server::with_resp(NONE, &[]);
+    let units: Vec<String> = (0..16).map(|i| format!("unit{i}")).collect();
+    let rules = format!("version: 1\nunits: [{}]\nrules: []\n", units.join(", "));
+    let server = Server::with_resp(&rules, &[]);
     let mut redis = server.redis();
     let text = "x".repeat((64 << 10) - 32);
     assert_eq!(redis.ask_words(&["ECHO", &text]), Value::Bulk(text));
@@ -158,8 +160,8 @@ fn the_largest_command_that_may_be_is_answered() {
         words.extend([format!("name{i}"), "value".to_owned()]);
     }
     words.push("WITH".to_owned());
-    for i in 0..16 {
-        words.extend(["COSTS".to_owned(), format!("unit{i}"), "1".to_owned()]);
+    for unit in units {
+        words.extend(["COSTS".to_owned(), unit, "1".to_owned()]);
     }
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     assert_eq!(redis.ask_words(&words).field("allowed"), &Value::Integer(1));
