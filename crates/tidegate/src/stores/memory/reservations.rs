@@ -18,7 +18,7 @@ use super::MemoryStore;
 use crate::clock::Clock;
 
 /// The most charges of reservations that are remembered: about 50 MiB of them. A small memory cap allows
-/// fewer, see [`max_reserved`].
+/// fewer.
 pub const MOST_RESERVED: usize = 1 << 18;
 
 /// How many charges of reservations are remembered in `bytes`.
