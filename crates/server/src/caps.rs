@@ -11,7 +11,7 @@ use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
 use crate::net::waiting_streams::WaitingStreams;
-use crate::net::{body, connection, heads, linger, outgoing, tls};
+use crate::net::{body, connection, heads, linger, tls, unfinished_heads};
 
 const BEGIN: &str = "<!-- caps -->\n";
 const END: &str = "<!-- end of caps -->\n";
@@ -119,9 +119,15 @@ fn of_http() -> Vec<Row> {
         ),
         (
             door,
-            "answers above 64 KiB at once",
-            number(outgoing::LARGE_AT_ONCE),
-            "one that is not read is cut off",
+            "lists and explanations decided at once",
+            number(http::serve::MAX_LISTS),
+            "the next waits",
+        ),
+        (
+            door,
+            "answers of a listener above 4 KiB that wait, and waiting streams",
+            size(WaitingStreams::MAX_BYTES),
+            "the one that has waited longest is cut off",
         ),
         (
             door,
@@ -240,9 +246,15 @@ fn of_http2() -> Vec<Row> {
         ),
         (
             door,
-            "streams of a listener that wait, with their heads",
+            "streams of a listener that wait, with their heads and answers",
             size(WaitingStreams::MAX_BYTES),
             "the one that has waited longest is reset",
+        ),
+        (
+            door,
+            "connections of a listener that wait for the rest of a head",
+            number(unfinished_heads::MAX_UNFINISHED),
+            "the connection ends",
         ),
         (
             door,

@@ -27,7 +27,9 @@ use crate::net::heads::{HeadError, HeldHead, HeldHeads};
 use crate::net::linger::Lingering;
 use crate::net::outgoing::Outgoing;
 use crate::net::streams::{ConnectionWithStreams, StreamExecutor, StreamQueue};
+use crate::net::unfinished_heads::FrameScanner;
 use crate::net::unix_authority::UnixAuthority;
+use crate::net::waiting_streams::{StreamMemory, WaitingStreams};
 use crate::net::watch::{self, Activity, Guards, Keeping};
 
 /// The most bytes of a request's head.
@@ -79,6 +81,7 @@ struct Shared<H> {
     activity: Activity,
     metrics: Arc<Metrics>,
     heads: Arc<HeldHeads>,
+    waiting: Arc<WaitingStreams>,
 }
 
 /// Serves one connection to its end.
@@ -93,20 +96,25 @@ where
         activity: Activity::default(),
         metrics: Arc::clone(&guards.metrics),
         heads: Arc::default(),
+        waiting: Arc::clone(&guards.waiting_streams),
     });
     let streams = StreamQueue::new(Arc::clone(&guards.waiting_streams));
-    let (requests, head_size) = (Arc::clone(&shared), streams.head_size());
+    let (requests, next_stream) = (Arc::clone(&shared), streams.next_stream());
     let service = service_fn(move |request: Request<Incoming>| {
-        let held = requests.hold_head(&request);
-        if let Ok(Some(head)) = &held {
-            head_size.set(head.bytes());
-        }
         // A request that is not served leaves memory here.
-        let served = held.map(|head| (request, head));
+        let served = requests.take_up(request);
+        if let Ok(TakenUp {
+            memory: Some(memory),
+            ..
+        }) = &served
+        {
+            next_stream.set(memory);
+        }
         respond(Arc::clone(&requests), served)
     });
     let builder = builder(shared.handler.speaks(), streams.executor());
-    let io = Lingering::new(Fair(io));
+    let frames = FrameScanner::new(Arc::clone(&guards.unfinished_heads));
+    let io = Lingering::new(Fair::new(io, frames));
     let io = match (&shared.peer, shared.handler.speaks()) {
         (Place::Unix(_), Speaks::Http2) => UnixAuthority::rewritten(io),
         _ => UnixAuthority::ignored(io),
@@ -150,23 +158,59 @@ fn builder(speaks: Speaks, executor: StreamExecutor) -> Builder<StreamExecutor> 
     builder
 }
 
+/// A request that is served. Over HTTP/2 its memory is counted.
+struct TakenUp {
+    request: Request<Incoming>,
+    head: Option<HeldHead>,
+    memory: Option<Arc<StreamMemory>>,
+}
+
 impl<H> Shared<H> {
-    /// Counts the head of an HTTP/2 request.
-    fn hold_head(&self, request: &Request<Incoming>) -> Result<Option<HeldHead>, HeadError> {
+    fn take_up(&self, request: Request<Incoming>) -> Result<TakenUp, HeadError> {
         if request.version() < Version::HTTP_2 {
-            return Ok(None);
+            return Ok(TakenUp {
+                request,
+                head: None,
+                memory: None,
+            });
         }
-        HeldHeads::hold(&self.heads, request).map(Some)
+        let head = HeldHeads::hold(&self.heads, &request)?;
+        let memory = WaitingStreams::request(&self.waiting, head.bytes());
+        Ok(TakenUp {
+            request,
+            head: Some(head),
+            memory: Some(memory),
+        })
+    }
+
+    /// Counts the body of a response that is large.
+    fn counted(&self, response: Answer, memory: Option<Arc<StreamMemory>>) -> Answer {
+        if !response.body().is_large() {
+            return response;
+        }
+        let memory = memory.unwrap_or_else(|| {
+            let memory = WaitingStreams::request(&self.waiting, 0);
+            memory.enter();
+            memory
+        });
+        response.map(|body| body.counted_in(memory))
     }
 }
 
 /// Responds to a request, or to one whose head is more than is held in memory.
 async fn respond<H: Handler>(
     shared: Arc<Shared<H>>,
-    served: Result<(Request<Incoming>, Option<HeldHead>), HeadError>,
+    served: Result<TakenUp, HeadError>,
 ) -> Result<Answer, h2::Error> {
     let error = match served {
-        Ok((request, _head)) => return Ok(answer(&shared, request).await),
+        Ok(TakenUp {
+            request,
+            head: _head,
+            memory,
+        }) => {
+            let response = answer(&shared, request).await;
+            return Ok(shared.counted(response, memory));
+        }
         Err(error) => error,
     };
     shared.metrics.network.heads_refused.inc();
@@ -217,7 +261,6 @@ pub(crate) async fn caught<F: Future>(mut work: Pin<&mut F>) -> Option<F::Output
 mod tests {
     use super::*;
     use crate::drain::Phase;
-    use crate::net::waiting_streams::WaitingStreams;
     use crate::net::watch::Age;
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -271,6 +314,7 @@ mod tests {
             phase: phase.subscribe(),
             metrics: Arc::clone(&metrics),
             waiting_streams: WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics)),
+            unfinished_heads: Arc::new(Semaphore::new(1)),
         };
         let peer = Place::Unix("test".into());
         let keeping = Keeping {

@@ -2,7 +2,7 @@
 //!
 //! The runtime counts reads, and a turn ends after 128 of them. But one read may bring thousands of
 //! frames, each of which is work, so a flood of them had turns of a tenth of a second, for which all
-//! others waited. Here a read counts as often as it brings [`SHARE`] bytes. Knows no protocol.
+//! others waited. Here a read counts as often as it brings [`SHARE`] bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -10,6 +10,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
+
+use super::unfinished_heads::FrameScanner;
 
 /// What one read may bring. A turn has 128 of them: 64 KiB, some thousands of the smallest frames.
 const SHARE: usize = 512;
@@ -19,7 +21,17 @@ const SHARE: usize = 512;
 pub(crate) const TURN: usize = 128 * SHARE;
 
 /// A connection that takes turns with others.
-pub(crate) struct Fair<I>(pub(crate) I);
+pub(crate) struct Fair<I> {
+    io: I,
+    frames: FrameScanner,
+}
+
+impl<I> Fair<I> {
+    /// What is read is shown to `frames`.
+    pub(crate) fn new(io: I, frames: FrameScanner) -> Self {
+        Fair { io, frames }
+    }
+}
 
 impl<I: AsyncRead + Unpin> AsyncRead for Fair<I> {
     fn poll_read(
@@ -28,7 +40,8 @@ impl<I: AsyncRead + Unpin> AsyncRead for Fair<I> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.0).poll_read(cx, buffer))?;
+        ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
+        self.frames.scan(&buffer.filled()[before..])?;
         for _ in 0..(buffer.filled().len() - before) / SHARE {
             match coop::poll_proceed(cx) {
                 Poll::Ready(share) => share.made_progress(),
@@ -46,7 +59,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Fair<I> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
+        Pin::new(&mut self.io).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -54,19 +67,19 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Fair<I> {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, parts)
+        Pin::new(&mut self.io).poll_write_vectored(cx, parts)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
 
@@ -74,6 +87,8 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Fair<I> {
 mod tests {
     use super::*;
     use std::future::poll_fn;
+    use std::sync::Arc;
+    use tokio::sync::Semaphore;
 
     /// How much comes of a connection that always has more, before others have their turn.
     async fn read_in_one_turn(
@@ -100,7 +115,8 @@ mod tests {
             read_in_one_turn(tokio::io::repeat(7), 8 << 10).await,
             1 << 20
         );
-        let fair = || Fair(tokio::io::repeat(7));
+        let frames = || FrameScanner::new(Arc::new(Semaphore::new(0)));
+        let fair = || Fair::new(tokio::io::repeat(7), frames());
         let read = read_in_one_turn(fair(), 8 << 10).await;
         assert!((56 << 10..=64 << 10).contains(&read), "{read}");
         // A read larger than a turn is one all the same.

@@ -17,6 +17,7 @@ use super::connection::{self, Handler};
 use super::occasional::OccasionalLine;
 use super::peers::{ExceededCap, PeerCaps, Peers, Seat};
 use super::tls::Tls;
+use super::unfinished_heads::MAX_UNFINISHED;
 use super::waiting_streams::WaitingStreams;
 use super::watch::{Guards, Keeping};
 use crate::address::{Address, Place};
@@ -144,6 +145,7 @@ impl Listener {
         let room = Arc::new(Semaphore::new(bounds.connections));
         let gate = PeerGate::new(bounds, self.place());
         let waiting_streams = WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics));
+        let unfinished_heads = Arc::new(Semaphore::new(MAX_UNFINISHED));
         loop {
             let permit = tokio::select! {
                 permit = gate.room_in(&room) => permit,
@@ -156,6 +158,7 @@ impl Listener {
                 phase: ending.phase.clone(),
                 metrics: Arc::clone(&metrics),
                 waiting_streams: Arc::clone(&waiting_streams),
+                unfinished_heads: Arc::clone(&unfinished_heads),
             };
             let accepted = tokio::select! {
                 accepted = self.accept(door.clone(), bounds.keeping, guards, &gate, &tls) => accepted,

@@ -9,11 +9,11 @@
 //! | nothing sent, headers trickling, answer not read | `--idle` | closed |
 //! | header bytes and fields of a request | [`connection::LONGEST_HEAD`], [`heads::MAX_FIELDS`] | 431 |
 //! | heads of an HTTP/2 connection | [`heads::MAX_CONNECTION_BYTES`] | the stream is refused |
-//! | HTTP/2 streams of a listener that wait | [`WaitingStreams::MAX_BYTES`](waiting_streams::WaitingStreams::MAX_BYTES) | the one that has waited longest is reset |
+//! | HTTP/2 connections of a listener that wait for the rest of a head | [`unfinished_heads::MAX_UNFINISHED`] | the connection ends |
+//! | HTTP/2 streams and large answers of a listener that wait | [`WaitingStreams::MAX_BYTES`](waiting_streams::WaitingStreams::MAX_BYTES) | the one that has waited longest is reset |
 //! | body | 64 KiB, lists 1 MiB | 413 |
 //! | body trickling | [`body::DEADLINE`] | 408 |
 //! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |
-//! | large answers at once | [`outgoing::LARGE`] | the next one takes the room of one that is not read |
 //! | HTTP/2 streams per connection | [`connection::MOST_STREAMS`] | refused by the protocol |
 //! | streams opened and reset at once, errors made on purpose | [`connection::MOST_RESET`], [`connection::MOST_WRONG`] | the connection ends |
 //! | bytes read of a connection in one turn | 64 KiB | others have theirs first |
@@ -34,6 +34,7 @@ pub(crate) mod peers;
 mod streams;
 pub(crate) mod tls;
 mod transfers;
+pub(crate) mod unfinished_heads;
 mod unix_authority;
 pub(crate) mod waiting_streams;
 pub(crate) mod watch;

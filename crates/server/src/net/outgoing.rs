@@ -1,21 +1,19 @@
-//! The body of an answer. A large one goes out in pieces, as fast as it is read, and holds room as long
-//! as that takes; one that nobody reads loses its room to others, and its memory at once.
+//! The body of an answer. A large one goes out in pieces, as fast as it is read. While it waits its memory is
+//! counted, and one that is not read is evicted by newer ones.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use hyper::body::{Body, Frame, SizeHint};
 
-use super::body::SMALL;
-use super::transfers::{Outpaced, Transfer, Transfers};
+use super::waiting_streams::{EvictedResponse, StreamMemory};
 
-/// Large answers at the same time.
-pub(crate) const LARGE_AT_ONCE: usize = 64;
-
-/// Those that there are.
-pub(crate) static LARGE: Transfers = Transfers::new(LARGE_AT_ONCE);
+/// Answers up to this size are given to the connection whole. Together with the streams of a connection
+/// that bounds what it holds uncounted.
+pub(crate) const MAX_UNCOUNTED: usize = 4 << 10;
 
 /// The body of an answer, as far as it was not sent yet.
 pub(crate) struct Outgoing {
@@ -29,11 +27,8 @@ enum Rest {
         whole: Bytes,
         trailer: Option<(HeaderName, HeaderValue)>,
     },
-    /// The transfer has the bytes; this is how many.
-    Paced {
-        transfer: Transfer,
-        bytes: u64,
-    },
+    /// The memory of the request has the bytes.
+    Counted(Arc<StreamMemory>),
 }
 
 impl From<Bytes> for Outgoing {
@@ -55,14 +50,18 @@ impl Outgoing {
         }
     }
 
-    /// The same answer, holding the room it was made in if it has become large.
-    pub(crate) fn within(self, mut transfer: Transfer) -> Self {
+    /// Whether it is so large that it is sent in pieces and counted.
+    pub(super) fn is_large(&self) -> bool {
+        matches!(&self.rest, Rest::Whole(whole) if whole.len() > MAX_UNCOUNTED)
+    }
+
+    /// The same answer, counted in `memory`.
+    pub(super) fn counted_in(self, memory: Arc<StreamMemory>) -> Self {
         match self.rest {
-            Rest::Whole(whole) if whole.len() > SMALL => {
-                let bytes = whole.len() as u64;
-                transfer.send(whole);
+            Rest::Whole(whole) => {
+                memory.send(whole);
                 Outgoing {
-                    rest: Rest::Paced { transfer, bytes },
+                    rest: Rest::Counted(memory),
                 }
             }
             rest => Outgoing { rest },
@@ -72,36 +71,35 @@ impl Outgoing {
 
 impl Body for Outgoing {
     type Data = Bytes;
-    type Error = Outpaced;
+    type Error = EvictedResponse;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Outpaced>>> {
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, EvictedResponse>>> {
         if let Rest::Trailed { whole, trailer } = &mut self.rest
             && whole.is_empty()
         {
             let trailer = trailer.take().map(|line| HeaderMap::from_iter([line]));
             return Poll::Ready(trailer.map(|trailers| Ok(Frame::trailers(trailers))));
         }
-        let next = match &mut self.rest {
-            Rest::Whole(whole) if whole.is_empty() => None,
-            Rest::Whole(whole) | Rest::Trailed { whole, .. } => Some(Ok(std::mem::take(whole))),
-            Rest::Paced { transfer, bytes } => {
-                let piece = transfer.piece().transpose();
-                if let Some(Ok(piece)) = &piece {
-                    *bytes -= piece.len() as u64;
-                }
-                piece
+        match &mut self.rest {
+            Rest::Whole(whole) if whole.is_empty() => Poll::Ready(None),
+            Rest::Whole(whole) | Rest::Trailed { whole, .. } => {
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(whole)))))
             }
-        };
-        Poll::Ready(next.map(|piece| piece.map(Frame::data)))
+            Rest::Counted(memory) => {
+                let piece = memory.poll_piece(cx);
+                piece.map(|piece| piece.map(|piece| piece.map(Frame::data)))
+            }
+        }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.rest {
+            Rest::Whole(whole) => whole.is_empty(),
             Rest::Trailed { trailer, .. } => trailer.is_none(),
-            _ => self.size_hint().exact() == Some(0),
+            Rest::Counted(memory) => memory.is_sent(),
         }
     }
 
@@ -110,7 +108,7 @@ impl Body for Outgoing {
             Rest::Whole(whole) => whole.len() as u64,
             // No length is told of a message that says its own.
             Rest::Trailed { .. } => return SizeHint::new(),
-            Rest::Paced { bytes, .. } => *bytes,
+            Rest::Counted(memory) => memory.unsent_bytes() as u64,
         })
     }
 }

@@ -10,7 +10,7 @@
 //! memory once the connection has ended. This way a connection drops its queue in whatever way it ends.
 //! Knows no protocol.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -18,46 +18,45 @@ use std::task::{Context, Poll, Waker};
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 
-use super::waiting_streams::WaitingStreams;
+use super::waiting_streams::{StreamMemory, WaitingStreams};
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The streams of a connection whose work has not begun.
 pub(super) struct StreamQueue {
-    /// Each with the bytes that its request's head takes.
     queued: Arc<Mutex<QueuedStreams>>,
     waiting: Arc<WaitingStreams>,
 }
 
 #[derive(Default)]
 struct QueuedStreams {
-    works: Vec<(Work, usize)>,
-    /// The bytes of the head that was read last.
-    head_bytes: usize,
+    works: Vec<(Work, Option<Arc<StreamMemory>>)>,
+    /// The memory of the request that was read last.
+    next: Option<Arc<StreamMemory>>,
 }
 
 /// Puts the work of streams into the queue of their connection, for as long as that exists.
 #[derive(Clone)]
 pub(super) struct StreamExecutor(Weak<Mutex<QueuedStreams>>);
 
-/// Tells the queue how much memory the head of the next stream takes.
-pub(super) struct HeadSize(Weak<Mutex<QueuedStreams>>);
+/// Tells the queue the memory of the next stream.
+pub(super) struct NextStream(Weak<Mutex<QueuedStreams>>);
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, work: F) {
         if let Some(queued) = self.0.upgrade() {
             let mut queued = queued.lock();
-            let head_bytes = std::mem::take(&mut queued.head_bytes);
-            queued.works.push((Box::pin(work), head_bytes));
+            let memory = queued.next.take();
+            queued.works.push((Box::pin(work), memory));
         }
     }
 }
 
-impl HeadSize {
+impl NextStream {
     /// hyper calls the service with a request and hands the stream's work to the executor right after.
-    pub(super) fn set(&self, bytes: usize) {
+    pub(super) fn set(&self, memory: &Arc<StreamMemory>) {
         if let Some(queued) = self.0.upgrade() {
-            queued.lock().head_bytes = bytes;
+            queued.lock().next = Some(Arc::clone(memory));
         }
     }
 }
@@ -75,8 +74,8 @@ impl StreamQueue {
         StreamExecutor(Arc::downgrade(&self.queued))
     }
 
-    pub(super) fn head_size(&self) -> HeadSize {
-        HeadSize(Arc::downgrade(&self.queued))
+    pub(super) fn next_stream(&self) -> NextStream {
+        NextStream(Arc::downgrade(&self.queued))
     }
 
     /// Runs the queued work. Returns whether there was any.
@@ -85,20 +84,27 @@ impl StreamQueue {
         let any = !works.is_empty();
         // Nobody has to be woken: a task polls its work again.
         let mut no_waker = Context::from_waker(Waker::noop());
-        for (mut work, head_bytes) in works {
+        for (mut work, memory) in works {
             if work.as_mut().poll(&mut no_waker).is_pending() {
-                let entry = WaitingStreams::enter(&self.waiting, head_bytes);
-                tokio::spawn(async move {
-                    tokio::select! {
-                        biased;
-                        () = entry.evicted() => {}
-                        () = work => {}
-                    }
-                });
+                let memory = memory.unwrap_or_else(|| WaitingStreams::request(&self.waiting, 0));
+                memory.enter();
+                tokio::spawn(wait(work, memory));
             }
         }
         any
     }
+}
+
+/// Goes on with the work of a stream until it is done or evicted.
+async fn wait(mut work: Work, memory: Arc<StreamMemory>) {
+    tokio::select! {
+        biased;
+        () = memory.evicted() => {}
+        () = work.as_mut() => return,
+    }
+    // A response that the connection has a piece of finds here that it is evicted, and resets its stream,
+    // which drops the piece. Any other stream is reset because its work is dropped.
+    poll_fn(|cx| Poll::Ready(_ = work.as_mut().poll(cx))).await;
 }
 
 /// A connection with its streams.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tidegate::observe::Metrics;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use crate::drain::Phase;
@@ -64,6 +64,8 @@ pub(crate) struct Guards {
     pub(crate) metrics: Arc<Metrics>,
     /// The waiting HTTP/2 streams of its listener.
     pub(crate) waiting_streams: Arc<WaitingStreams>,
+    /// Room for the connections of its listener that wait for the rest of a head.
+    pub(crate) unfinished_heads: Arc<Semaphore>,
 }
 
 /// A connection that is counted as open, until this is dropped. A panic drops it too.

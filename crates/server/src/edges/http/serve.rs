@@ -14,6 +14,7 @@ use tidegate::{RefundError, View};
 use tidegate_core::engine::Decision;
 use tidegate_core::request::{Edge, Request};
 use tidegate_core::store::{Refunded, Store, StoreError};
+use tokio::sync::Semaphore;
 
 use super::error::{Refusal, json_answer};
 use super::wire::{self, Ask, Asked, Asks, BadInput, Wish};
@@ -24,11 +25,15 @@ use crate::edges::{auth, envoy};
 use crate::ids::Id;
 use crate::net::body;
 use crate::net::connection::{Answer, Handler};
-use crate::net::outgoing;
 use crate::service::{Service, body_style};
 
 /// A list of a thousand requests with generous attributes.
 pub(crate) const LARGEST: usize = 1 << 20;
+
+/// Lists and explanations that are decided at the same time. Their answers take memory while they are made.
+pub(crate) const MAX_LISTS: usize = 64;
+
+static LISTS: Semaphore = Semaphore::const_new(MAX_LISTS);
 
 const OPENAPI: &str = include_str!("openapi.json");
 
@@ -184,7 +189,7 @@ impl RouteHead {
         }
     }
 
-    /// Answers a body once it is there, and where the answer may be large, once there is room for it.
+    /// Answers a body once it is there, and where the answer may be large, in its turn.
     async fn decide(
         &self,
         service: &Service,
@@ -199,10 +204,8 @@ impl RouteHead {
         if !is_list && verb != Verb::Explain {
             return service.wait_for(deciding()).await;
         }
-        let mut room = outgoing::LARGE.begin().await;
-        room.prepare();
-        let answer = service.wait_for(deciding()).await?;
-        Ok(answer.map(|body| body.within(room)))
+        let _in_turn = LISTS.acquire().await.expect("never closed");
+        service.wait_for(deciding()).await
     }
 
     fn get(&self) -> Result<(), Refusal> {

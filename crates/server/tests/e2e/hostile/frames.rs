@@ -78,8 +78,13 @@ impl Raw {
 
     /// The status of the response on a stream, as its head spells it.
     pub(crate) fn status(&mut self, stream: u32) -> &'static str {
+        self.try_status(stream).unwrap()
+    }
+
+    /// The same, unless the other side closes.
+    pub(crate) fn try_status(&mut self, stream: u32) -> io::Result<&'static str> {
         loop {
-            let frame = self.receive().unwrap();
+            let frame = self.receive()?;
             if frame.kind != HEADERS || frame.stream != stream {
                 continue;
             }
@@ -89,11 +94,11 @@ impl Raw {
                     |spelt: &[u8]| frame.payload.windows(spelt.len()).any(|part| part == spelt);
                 has(status.as_bytes()) || has(&huffman_digits(status))
             };
-            return match frame.payload[0] {
+            return Ok(match frame.payload[0] {
                 0x88 => "200",
                 _ if is_spelt("431") => "431",
                 _ => "another",
-            };
+            });
         }
     }
 

@@ -10,7 +10,7 @@ use super::frames::{
 use crate::grpc::{SHOULD_RATE_LIMIT, framed as framed_message, request};
 use crate::http::ask;
 use crate::memory::most_held;
-use crate::server::Server;
+use crate::server::{Server, wait_for};
 use crate::witness::Witness;
 
 const RULES: &str =
@@ -302,6 +302,40 @@ fn heads_of_small_fields_whose_bodies_never_come_take_little_memory() {
     }
     let mut good = server.client();
     assert_eq!(good.post("/v1/check", &ask("192.0.2.1", "/")).status, 200);
+}
+
+/// The fields of a head are held from its first frame on, and the last one never comes.
+#[test]
+fn heads_that_are_never_finished_are_few() {
+    const CONNECTIONS: usize = 200;
+    const FINISHED_LATER: usize = 64;
+    let server = Server::with(RULES, &["--idle", "600"]);
+    for door in doors(&server) {
+        let before = most_held(&server);
+        let begun = frame(HEADERS, 0, 1, &head_of_fields(door.path, 90));
+        let mut waiting: Vec<Raw> = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut raw = Raw::connect(door.address).unwrap();
+            let _ = raw.send(&begun);
+            waiting.push(raw);
+        }
+        // Those beyond the bound are closed. The one that reads the metric is open too.
+        wait_for("the others to be closed", || {
+            let open = server.metric("tidegate_connections ");
+            (open == FINISHED_LATER as u64 + 1).then_some(())
+        });
+        let most = most_held(&server) - before;
+        assert!(most <= MOST_HELD, "{}: {most} bytes", door.edge);
+        let finish = frame(CONTINUATION, END_HEADERS, 1, &[]);
+        let rest = [finish, frame(DATA, END_STREAM, 1, &door.body)].concat();
+        let mut served = 0;
+        for raw in &mut waiting {
+            let sent = raw.send(&rest);
+            let status = sent.and_then(|()| raw.try_status(1));
+            served += usize::from(status.is_ok_and(|status| status == "200"));
+        }
+        assert_eq!(served, FINISHED_LATER);
+    }
 }
 
 /// The HTTP/2 library wrote a line for each, and anybody could fill a disk.
