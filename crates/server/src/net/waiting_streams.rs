@@ -1,15 +1,16 @@
 //! The requests of one listener that wait, and the memory they hold: HTTP/2 streams that wait for a body,
 //! for the store or for their response to be read, and large responses over HTTP/1.
 //!
-//! Invariant: what they hold together, as counted here, stays below a bound. One that finds the bound
-//! reached evicts those that have waited longest since they last made progress. So clients that let
-//! requests wait cannot keep out clients that finish theirs, and nobody waits for room. The stream of an
-//! evicted request is reset; over HTTP/1 its connection ends.
+//! Invariant: what requests hold before their response is made, and what responses hold, each stays below
+//! a bound as counted here. One that finds its bound reached evicts those of its kind that have waited
+//! longest since they last made progress. So clients that let requests wait cannot keep out clients that
+//! finish theirs, responses that nobody reads cannot evict requests, and nobody waits for room. The
+//! stream of an evicted request is reset; over HTTP/1 its connection ends.
 //!
-//! Lock order: the table before a request's response. Nothing is dropped or woken under the table's lock.
+//! Lock order: the tables before a request's response. Nothing is dropped or woken under the tables' lock.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -25,14 +26,20 @@ pub(crate) const PIECE: usize = 16 << 10;
 pub(crate) struct WaitingStreams {
     max_bytes: usize,
     metrics: Arc<Metrics>,
-    table: Mutex<WaitingTable>,
+    tables: Mutex<WaitingTables>,
+}
+
+#[derive(Default)]
+struct WaitingTables {
+    /// Entries so far. Their numbers order them by their last progress.
+    entered: u64,
+    requests: WaitingTable,
+    responses: WaitingTable,
 }
 
 #[derive(Default)]
 struct WaitingTable {
     bytes: usize,
-    /// Entries so far. Their numbers order them by their last progress.
-    entered: u64,
     streams: BTreeMap<u64, (usize, Weak<StreamMemory>)>,
 }
 
@@ -42,6 +49,7 @@ pub(crate) struct StreamMemory {
     bytes: AtomicUsize,
     /// Its place in the table; 0 before it waits.
     number: AtomicU64,
+    has_response: AtomicBool,
     evicted: Notify,
     unsent: Mutex<UnsentResponse>,
 }
@@ -73,14 +81,15 @@ impl WaitingStreams {
     /// What a waiting stream takes beside its head: its task, and its state in hyper and h2.
     pub(super) const STREAM_BYTES: usize = 8 << 10;
 
-    /// What the waiting requests of one listener may take. With small heads that is 6,144 streams.
-    pub(crate) const MAX_BYTES: usize = 48 << 20;
+    /// What the waiting requests of one listener may take, and its waiting responses. With small heads that
+    /// is 4,096 streams.
+    pub(crate) const MAX_BYTES: usize = 32 << 20;
 
     pub(crate) fn new(max_bytes: usize, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(WaitingStreams {
             max_bytes,
             metrics,
-            table: Mutex::default(),
+            tables: Mutex::default(),
         })
     }
 
@@ -90,9 +99,17 @@ impl WaitingStreams {
             waiting: Arc::clone(this),
             bytes: AtomicUsize::new(Self::STREAM_BYTES + head_bytes),
             number: AtomicU64::new(0),
+            has_response: AtomicBool::new(false),
             evicted: Notify::new(),
             unsent: Mutex::default(),
         })
+    }
+}
+
+impl WaitingTables {
+    fn remove(&mut self, number: u64) {
+        self.requests.remove(number);
+        self.responses.remove(number);
     }
 }
 
@@ -123,15 +140,20 @@ impl StreamMemory {
             return;
         }
         let bytes = self.bytes.load(Relaxed);
-        let mut table = self.waiting.table.lock();
-        table.remove(self.number.load(Relaxed));
+        let mut tables = self.waiting.tables.lock();
+        tables.remove(self.number.load(Relaxed));
+        tables.entered += 1;
+        let number = tables.entered;
+        let table = if self.has_response.load(Relaxed) {
+            &mut tables.responses
+        } else {
+            &mut tables.requests
+        };
         let evicted = table.make_room(bytes, self.waiting.max_bytes);
-        table.entered += 1;
         table.bytes += bytes;
-        let number = table.entered;
         table.streams.insert(number, (bytes, Arc::downgrade(self)));
         self.number.store(number, Relaxed);
-        drop(table);
+        drop(tables);
         for stream in evicted {
             self.waiting.metrics.network.streams_evicted.inc();
             stream.evict();
@@ -163,6 +185,7 @@ impl StreamMemory {
     pub(super) fn send(self: &Arc<Self>, whole: Bytes) {
         self.bytes.fetch_add(whole.len(), Relaxed);
         self.unsent.lock().rest = whole;
+        self.has_response.store(true, Relaxed);
         if self.is_waiting() {
             self.enter();
         }
@@ -226,8 +249,8 @@ impl StreamMemory {
 impl Drop for StreamMemory {
     fn drop(&mut self) {
         if self.is_waiting() {
-            let mut table = self.waiting.table.lock();
-            table.remove(self.number.load(Relaxed));
+            let mut tables = self.waiting.tables.lock();
+            tables.remove(self.number.load(Relaxed));
         }
     }
 }
@@ -275,8 +298,10 @@ mod tests {
     }
 
     fn assert_empty(waiting: &WaitingStreams) {
-        let table = waiting.table.lock();
-        assert!(table.bytes == 0 && table.streams.is_empty());
+        let tables = waiting.tables.lock();
+        for table in [&tables.requests, &tables.responses] {
+            assert!(table.bytes == 0 && table.streams.is_empty());
+        }
     }
 
     #[test]
@@ -304,7 +329,7 @@ mod tests {
         for stream in [&reads, &stalls] {
             stream.send(vec![7; 3 * PIECE].into());
         }
-        let held = |waiting: &WaitingStreams| waiting.table.lock().bytes;
+        let held = |waiting: &WaitingStreams| waiting.tables.lock().responses.bytes;
         assert_eq!(held(&waiting), 2 * (STREAM + 3 * PIECE));
         let stuck = piece(&stalls);
         assert!(piece(&stalls).is_pending(), "one piece at a time");
@@ -314,8 +339,10 @@ mod tests {
         assert_eq!(*first, [7; PIECE]);
         drop(first);
         assert_eq!(held(&waiting), 2 * (STREAM + 3 * PIECE) - PIECE);
-        // Something large comes, and takes the room of the one that has waited longer.
-        let large = enter(&waiting, 100 * STREAM - held(&waiting));
+        // A request takes no room of a response. A large response takes that of the one that waited longer.
+        let large = enter(&waiting, 99 * STREAM - held(&waiting));
+        assert!(!is_evicted(&stalls));
+        large.send(vec![7; STREAM].into());
         assert!(is_evicted(&stalls) && !is_evicted(&reads));
         assert_eq!(piece(&stalls), Poll::Ready(Some(Err(EvictedResponse))));
         drop(stuck);
