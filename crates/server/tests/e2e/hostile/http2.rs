@@ -68,7 +68,7 @@ fn withstand(name: &str, attack: impl Fn(&mut Raw, &Door) + Sync) {
         });
         let name = format!("{name} ({})", door.edge);
         witness.end(&name);
-        let held = most_held(&server) - before;
+        let held = most_held(&server).saturating_sub(before);
         eprintln!("{name} made it hold {} KiB", held >> 10);
         assert!(held <= MOST_HELD, "{name}: {held} bytes");
     }
@@ -290,7 +290,7 @@ fn heads_of_small_fields_whose_bodies_never_come_take_little_memory() {
                 raw.wait_for_ping().unwrap();
                 held.push(raw);
             }
-            let most = most_held(&server) - before;
+            let most = most_held(&server).saturating_sub(before);
             let what = format!("{} with {fields} fields", door.edge);
             eprintln!(
                 "{what}: {} KiB for {} sent",
@@ -324,7 +324,7 @@ fn heads_that_are_never_finished_are_few() {
             let open = server.metric("tidegate_connections ");
             (open == FINISHED_LATER as u64 + 1).then_some(())
         });
-        let most = most_held(&server) - before;
+        let most = most_held(&server).saturating_sub(before);
         assert!(most <= MOST_HELD, "{}: {most} bytes", door.edge);
         let finish = frame(CONTINUATION, END_HEADERS, 1, &[]);
         let rest = [finish, frame(DATA, END_STREAM, 1, &door.body)].concat();

@@ -97,7 +97,7 @@ fn outlast(server: &Server, address: SocketAddr, witness: Witness, slow: &Slow) 
         clients.is_empty().then_some(())
     });
     witness.end(slow.what);
-    let held = most_held(server) - before;
+    let held = most_held(server).saturating_sub(before);
     assert!(held <= 16 << 20, "{}: {held} bytes", slow.what);
 }
 
