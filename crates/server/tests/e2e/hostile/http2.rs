@@ -319,10 +319,14 @@ fn heads_that_are_never_finished_are_few() {
             let _ = raw.send(&begun);
             waiting.push(raw);
         }
-        // Those beyond the bound are closed. The one that reads the metric is open too.
+        // Those beyond the bound are closed. The one that reads the metric is open too. While they come, as
+        // many may be open by chance: so the number has to stay.
+        let stays = std::cell::Cell::new(0);
         wait_for("the others to be closed", || {
             let open = server.metric("tidegate_connections ");
-            (open == FINISHED_LATER as u64 + 1).then_some(())
+            let is_bound = open == FINISHED_LATER as u64 + 1;
+            stays.set(if is_bound { stays.get() + 1 } else { 0 });
+            (stays.get() == 20).then_some(())
         });
         let most = most_held(&server).saturating_sub(before);
         assert!(most <= MOST_HELD, "{}: {most} bytes", door.edge);
@@ -334,7 +338,11 @@ fn heads_that_are_never_finished_are_few() {
             let status = sent.and_then(|()| raw.try_status(1));
             served += usize::from(status.is_ok_and(|status| status == "200"));
         }
-        assert_eq!(served, FINISHED_LATER);
+        // One that is finished makes room for one that was not read yet.
+        assert!(
+            (FINISHED_LATER..CONNECTIONS).contains(&served),
+            "{served} served"
+        );
     }
 }
 
