@@ -13,7 +13,7 @@ pub(crate) enum Answer {
     Bytes(String),
     /// Ends the connection.
     Close,
-    /// Sends nothing.
+    /// Sends nothing any more on this connection: a later reply would answer this call.
     Silence,
 }
 
@@ -54,6 +54,7 @@ async fn serve(
     by_text: Arc<AtomicU32>,
 ) {
     let mut stream = BufReader::new(stream);
+    let mut silent = false;
     while let Some(command) = read(&mut stream).await {
         let reply: &[u8] = match command.to_ascii_uppercase().as_str() {
             "EVALSHA" => {
@@ -61,7 +62,10 @@ async fn serve(
                 match &answer {
                     Answer::Bytes(bytes) => bytes.as_bytes(),
                     Answer::Close => return,
-                    Answer::Silence => continue,
+                    Answer::Silence => {
+                        silent = true;
+                        continue;
+                    }
                 }
             }
             "EVAL" => {
@@ -72,6 +76,9 @@ async fn serve(
             "PING" => b"+PONG\r\n",
             _ => b"+OK\r\n",
         };
+        if silent {
+            continue;
+        }
         if stream.get_mut().write_all(reply).await.is_err() {
             return;
         }
