@@ -383,6 +383,28 @@ mod tests {
         assert!(due(AT(15)));
     }
 
+    /// With a scan of all permits the second is a hundred times as much work.
+    #[test]
+    fn a_renewal_costs_about_the_same_however_many_permits_are_open() {
+        let rule = RuleName::new("r");
+        let work = |permits: u128| {
+            let slots = OpenSlots::new(100_000);
+            for holder in 0..permits {
+                assert!(slots.take(&hold(&rule, holder), 100_000, AT(0)).granted);
+            }
+            tidegate_mutations::yardsticks(|| {
+                for holder in (0..permits).step_by(usize::try_from(permits / 100).unwrap()) {
+                    assert!(slots.renew(&hold(&rule, holder), AT(1)).is_some());
+                }
+            })
+        };
+        let (few, many) = (work(100), work(10_000));
+        assert!(
+            many < 10.0 * few,
+            "{few} yardsticks for 100, {many} for 10,000"
+        );
+    }
+
     #[test]
     fn what_has_ended_makes_room() {
         let (slots, rule) = (OpenSlots::new(100), RuleName::new("r"));
