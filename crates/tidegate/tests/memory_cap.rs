@@ -21,18 +21,22 @@ struct Full {
 
 impl Full {
     fn of(secs: u64) -> Full {
+        Full::with(CAP, 100_000, secs)
+    }
+
+    fn with(cap: u64, strangers: u64, secs: u64) -> Full {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
         let full = Full {
-            store: MemoryStore::with_cap(clock.clone(), CAP),
+            store: MemoryStore::with_cap(clock.clone(), cap),
             clock,
             rule: RuleName::new("full"),
         };
         let limit = limit(Algorithm::TokenBucket, 1, secs);
-        for who in 0..100_000 {
+        for who in 0..strangers {
             full.charge(&limit, who);
         }
         let stats = full.store.stats();
-        assert!(stats.overflow > 10_000 && stats.bytes <= CAP, "{stats:?}");
+        assert!(stats.overflow > 10_000 && stats.bytes <= cap, "{stats:?}");
         full
     }
 
@@ -305,4 +309,18 @@ fn logs_that_have_left_leave_their_room_to_others() {
     assert!(has * 100 >= had * 98, "{has} find room where {had} did");
     let stats = flooded.store.stats();
     assert!(stats.bytes <= CAP, "{stats:?}");
+}
+
+/// Looking for room in a full table was a walk over its 4,096 entries for each of them.
+#[test]
+fn a_newcomer_to_a_full_store_is_little_more_work_than_somebody_known() {
+    let full = Full::with(64 << 20, 2_000_000, HOUR);
+    let limit = limit(Algorithm::TokenBucket, 1, HOUR);
+    let charge_all = |who: std::ops::Range<u64>| who.for_each(|who| _ = full.charge(&limit, who));
+    let known = tidegate_mutations::yardsticks(|| charge_all(0..10_000));
+    let newcomers = tidegate_mutations::yardsticks(|| charge_all(3_000_000..3_010_000));
+    assert!(
+        newcomers < 10.0 * known,
+        "{known} yardsticks, {newcomers} for newcomers"
+    );
 }

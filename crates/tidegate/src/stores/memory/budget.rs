@@ -58,6 +58,12 @@ impl Budget {
         Some(blocks)
     }
 
+    /// Whether so many blocks could be had now.
+    pub(super) fn has_blocks(&self, count: usize) -> bool {
+        let missing = count.saturating_sub(self.pool.lock().len());
+        self.used().saturating_add(missing as u64 * Block::BYTES) <= self.cap
+    }
+
     /// A block, whether there is room or not: for the few that a rebuild needs in passing and for
     /// a counter that must not be lost.
     pub(super) fn forced(&self) -> Block {

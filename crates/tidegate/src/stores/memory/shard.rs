@@ -116,9 +116,14 @@ impl Shard {
         let found = &self.tables[table];
         let (live, have) = (found.len - expired, found.blocks.len());
         if found.divisible() && live >= MOST - MOST / 8 {
-            return self
-                .split(table, now, budget)
-                .or_else(|full| self.purge(table, expired, now, budget).ok_or(full));
+            // A flood of newcomers comes here for nothing when memory is used up: then no entry is looked at.
+            let more = Table::blocks_for_halves(live).saturating_sub(have);
+            let split = if more == 0 || budget.has_blocks(more) {
+                self.split(table, now, budget)
+            } else {
+                Err(Full)
+            };
+            return split.or_else(|full| self.purge(table, expired, now, budget).ok_or(full));
         }
         // A run at the end may be in the way though the table is not full: then one block more.
         let at_least = if found.crowded() { have } else { have + 1 };

@@ -66,6 +66,11 @@ impl Table {
         }
     }
 
+    /// Blocks that two tables with so many entries between them have at least, and room for one more in each.
+    pub(super) fn blocks_for_halves(entries: u32) -> usize {
+        ((entries as usize + 2) * 100 / 77 - 1 + 2 * SLACK).div_ceil(SLOTS)
+    }
+
     /// Whether its keys have bits left to split it by.
     pub(super) fn divisible(&self) -> bool {
         self.shift < SHARD_BITS + MOST_BITS
