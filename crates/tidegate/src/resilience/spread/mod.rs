@@ -114,7 +114,7 @@ impl<P: Parts + 'static, R: Runtime> Spread<P, R> {
 
     /// The nodes as last listed by any part, to be kept for the next start.
     pub fn roster(&self) -> Vec<NodeId> {
-        self.0.to_begin_with().roster
+        self.0.roster()
     }
 
     /// How often any part failed, by kind.
@@ -278,11 +278,15 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
     /// The settings of a part: it begins with what the others know of the nodes.
     fn to_begin_with(&self) -> Settings {
         let mut settings = self.settings.clone();
+        settings.roster = self.roster();
+        settings
+    }
+
+    /// The longest list of nodes that a part knows, or the one to begin with.
+    fn roster(&self) -> Vec<NodeId> {
         let met = self.met.load();
         let rosters = met.iter().map(|met| met.store.roster());
-        if let Some(roster) = rosters.max_by_key(Vec::len) {
-            settings.roster = roster;
-        }
-        settings
+        let longest = rosters.max_by_key(Vec::len);
+        longest.unwrap_or_else(|| self.settings.roster.clone())
     }
 }
