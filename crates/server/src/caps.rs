@@ -11,7 +11,7 @@ use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
 use crate::net::waiting_streams::WaitingStreams;
-use crate::net::{body, connection, heads, linger, outgoing, tls, unfinished_heads};
+use crate::net::{body, connection, heads, linger, tls, unfinished_heads, unread};
 
 const BEGIN: &str = "<!-- caps -->\n";
 const END: &str = "<!-- end of caps -->\n";
@@ -73,6 +73,12 @@ fn of_every_door() -> Vec<Row> {
             flag("idle"),
             "closed",
         ),
+        (
+            all,
+            "unread responses of a listener",
+            size(unread::MAX_LISTENER_BYTES),
+            "the connection that has read nothing for longest is closed",
+        ),
     ]
 }
 
@@ -119,9 +125,21 @@ fn of_http() -> Vec<Row> {
         ),
         (
             door,
-            "answers above 64 KiB at once",
-            number(outgoing::LARGE_AT_ONCE),
-            "one that is not read is cut off",
+            "bodies above 4 KiB that wait for their rest",
+            number(body::WAITING_AT_ONCE),
+            "one that stalls gets 408",
+        ),
+        (
+            door,
+            "lists and explanations decided at once",
+            number(http::serve::MAX_LISTS),
+            "the next waits",
+        ),
+        (
+            door,
+            "unread responses of a connection",
+            size(unread::MAX_CONNECTION_BYTES),
+            "its lists wait",
         ),
         (
             door,

@@ -1,6 +1,7 @@
 //! Reads a request's body, up to a size and a time.
 
 use std::future::{Future, poll_fn};
+use std::ops::Deref;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
@@ -21,6 +22,54 @@ pub(crate) const SMALL: usize = 64 << 10;
 pub(crate) const LARGE_AT_ONCE: usize = 64;
 
 static LARGE: Transfers = Transfers::new(LARGE_AT_ONCE);
+
+/// A body that waits for its rest holds so much without being counted.
+const UNCOUNTED: usize = 4 << 10;
+
+/// Bodies above that, up to [`SMALL`], that wait at the same time.
+pub(crate) const WAITING_AT_ONCE: usize = 512;
+
+static WAITING: Transfers = Transfers::new(WAITING_AT_ONCE);
+
+/// A body that has arrived. One that had to wait keeps its room until this is dropped.
+pub(crate) struct Received {
+    bytes: Bytes,
+    room: Option<Transfer>,
+}
+
+impl Deref for Received {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
+impl Received {
+    /// Waits for `other` with the body in memory. Meanwhile the body counts as one that stalls.
+    pub(crate) async fn while_held<F: Future>(&mut self, other: F) -> Result<F::Output, BodyError> {
+        let mut other = pin!(other);
+        if let Some(output) = poll_once(other.as_mut()).await {
+            return Ok(output);
+        }
+        if self.room.is_none() && self.bytes.len() > UNCOUNTED {
+            let of_size = if self.bytes.len() > SMALL {
+                &LARGE
+            } else {
+                &WAITING
+            };
+            self.room = of_size.begin_now();
+        }
+        let Some(room) = &self.room else {
+            return Ok(other.await);
+        };
+        tokio::select! {
+            biased;
+            output = other => Ok(output),
+            () = room.outpaced() => Err(BodyError::Outpaced),
+        }
+    }
+}
 
 /// Why there is no body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -43,11 +92,11 @@ pub(crate) enum BodyError {
 }
 
 /// The whole body. A body that has arrived with its head, the usual case, sets no timer.
-pub(crate) async fn read<B>(body: B, most: usize) -> Result<Bytes, BodyError>
+pub(crate) async fn read<B>(body: B, most: usize) -> Result<Received, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let mut collected = pin!(collect(body, most, &LARGE));
+    let mut collected = pin!(collect(body, most));
     match poll_once(collected.as_mut()).await {
         Some(done) => done,
         None => match tokio::time::timeout(DEADLINE, collected).await {
@@ -68,17 +117,18 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
 }
 
 /// A body counts as large when it has become so, not when it says that it will be.
-async fn collect<B>(mut body: B, most: usize, large: &'static Transfers) -> Result<Bytes, BodyError>
+async fn collect<B>(mut body: B, most: usize) -> Result<Received, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     if body.size_hint().lower() > most as u64 {
         return Err(BodyError::TooLarge { most });
     }
-    let mut upload: Option<Transfer> = None;
+    let mut room: Option<Transfer> = None;
+    let mut is_large = false;
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
-    while let Some(frame) = next(&mut body, upload.as_ref()).await? {
+    while let Some(frame) = next(&mut body, room.as_ref()).await? {
         let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
             continue;
         };
@@ -86,10 +136,14 @@ where
         if length > most {
             return Err(BodyError::TooLarge { most });
         }
-        match &mut upload {
-            Some(upload) => upload.moved(data.len()),
-            None if length > SMALL => upload = Some(large.begin().await),
-            None => {}
+        if let Some(room) = &mut room {
+            room.moved(data.len());
+        }
+        if length > SMALL && !is_large {
+            is_large = true;
+            room = Some(LARGE.begin().await);
+        } else if length > UNCOUNTED && room.is_none() && !body.is_end_stream() {
+            room = Some(WAITING.begin().await);
         }
         // Most bodies are one piece, which then is not copied.
         if first.is_empty() && all.is_empty() {
@@ -102,23 +156,24 @@ where
             break;
         }
     }
-    Ok(if all.is_empty() { first } else { all.freeze() })
+    let bytes = if all.is_empty() { first } else { all.freeze() };
+    Ok(Received { bytes, room })
 }
 
 type Frame<B> = Result<hyper::body::Frame<Bytes>, <B as Body>::Error>;
 
 /// The next piece, unless another gets its room before it comes.
-async fn next<B>(body: &mut B, upload: Option<&Transfer>) -> Result<Option<Frame<B>>, BodyError>
+async fn next<B>(body: &mut B, room: Option<&Transfer>) -> Result<Option<Frame<B>>, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let Some(upload) = upload else {
+    let Some(room) = room else {
         return Ok(body.frame().await);
     };
     tokio::select! {
         biased;
         frame = body.frame() => Ok(frame),
-        () = upload.outpaced() => Err(BodyError::Outpaced),
+        () = room.outpaced() => Err(BodyError::Outpaced),
     }
 }
 
@@ -158,7 +213,8 @@ mod tests {
                 }
             }
         });
-        read(Pieces(receiver), 1 << 20).await
+        let received = read(Pieces(receiver), 1 << 20).await;
+        received.map(|body| body.bytes)
     }
 
     /// 64 uploads that stalled kept out all others until they were cut off, and then it was the turn

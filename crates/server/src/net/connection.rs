@@ -29,6 +29,7 @@ use crate::net::outgoing::Outgoing;
 use crate::net::streams::{ConnectionWithStreams, StreamExecutor, StreamQueue};
 use crate::net::unfinished_heads::FrameScanner;
 use crate::net::unix_authority::UnixAuthority;
+use crate::net::unread::ConnectionUnread;
 use crate::net::watch::{self, Activity, Guards, Keeping};
 
 /// The most bytes of a request's head.
@@ -41,15 +42,20 @@ pub(crate) const MOST_RESET: usize = 20;
 /// Streams that may be reset because of what the client did.
 pub(crate) const MOST_WRONG: usize = 1024;
 
+/// An HTTP/1 connection holds one response at a time, or few small ones. Up to this size they are not counted,
+/// which would cost an allocation each.
+const MAX_UNCOUNTED: usize = 4 << 10;
+
 /// An answer, whole.
 pub(crate) type Answer = Response<Outgoing>;
 
 /// What answers requests.
 pub(crate) trait Handler: Clone + Send + Sync + 'static {
-    /// Answers one request that came from `peer`.
+    /// Answers one request that came from `peer`. What its connection holds for the peer is in `unread`.
     fn handle(
         &self,
         peer: &Place,
+        unread: &ConnectionUnread,
         request: Request<Incoming>,
     ) -> impl Future<Output = Answer> + Send;
 
@@ -108,7 +114,7 @@ where
     });
     let builder = builder(shared.handler.speaks(), streams.executor());
     let frames = FrameScanner::new(Arc::clone(&guards.unfinished_heads));
-    let io = Lingering::new(Fair::new(io, frames));
+    let io = Lingering::new(Fair::new(io, frames, Arc::clone(&shared.activity.unread)));
     let io = match (&shared.peer, shared.handler.speaks()) {
         (Place::Unix(_), Speaks::Http2) => UnixAuthority::rewritten(io),
         _ => UnixAuthority::ignored(io),
@@ -124,6 +130,7 @@ where
             Connection::graceful_shutdown(together.get_mut().connection.as_mut());
         },
         &shared.activity,
+        &shared.peer,
         keeping,
         guards,
     )
@@ -147,7 +154,8 @@ fn builder(speaks: Speaks, executor: StreamExecutor) -> Builder<StreamExecutor> 
         .max_pending_accept_reset_streams(MOST_RESET)
         .max_local_error_reset_streams(MOST_WRONG)
         .initial_stream_window_size(64 << 10)
-        .initial_connection_window_size(1 << 20)
+        // What a connection holds of bodies that nobody has looked at yet.
+        .initial_connection_window_size(256 << 10)
         .max_send_buf_size(64 << 10);
     builder
 }
@@ -176,6 +184,7 @@ async fn respond<H: Handler>(
         HeadError::TooManyFields => {
             let mut response = Response::new(Bytes::new().into());
             *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            shared.activity.unread.count_bare();
             Ok(response)
         }
         // The client may send it again: nothing of it was done.
@@ -186,7 +195,8 @@ async fn respond<H: Handler>(
 async fn answer<H: Handler>(shared: &Shared<H>, request: Request<Incoming>) -> Answer {
     let _under_way = shared.activity.begin();
     let version = request.version();
-    let work = pin!(shared.handler.handle(&shared.peer, request));
+    let unread = &shared.activity.unread;
+    let work = pin!(shared.handler.handle(&shared.peer, unread, request));
     let mut answer = caught(work).await.unwrap_or_else(|| {
         shared.metrics.panics.inc();
         error!("handling a request panicked");
@@ -196,6 +206,9 @@ async fn answer<H: Handler>(shared: &Shared<H>, request: Request<Incoming>) -> A
         answer
             .headers_mut()
             .insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    if version >= Version::HTTP_2 || answer.body().len() > MAX_UNCOUNTED {
+        answer.body_mut().count_in(unread);
     }
     answer
 }
@@ -219,6 +232,7 @@ pub(crate) async fn caught<F: Future>(mut work: Pin<&mut F>) -> Option<F::Output
 mod tests {
     use super::*;
     use crate::drain::Phase;
+    use crate::net::unread::{MAX_LISTENER_BYTES, UnreadResponses};
     use crate::net::waiting_streams::WaitingStreams;
     use crate::net::watch::Age;
     use std::time::Duration;
@@ -230,7 +244,12 @@ mod tests {
     struct Fragile;
 
     impl Handler for Fragile {
-        async fn handle(&self, _: &Place, request: Request<Incoming>) -> Answer {
+        async fn handle(
+            &self,
+            _: &Place,
+            _: &ConnectionUnread,
+            request: Request<Incoming>,
+        ) -> Answer {
             tokio::task::yield_now().await;
             assert!(request.uri().path() != "/panic", "on purpose");
             if request.uri().path() == "/stuck" {
@@ -274,6 +293,7 @@ mod tests {
             metrics: Arc::clone(&metrics),
             waiting_streams: WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics)),
             unfinished_heads: Arc::new(Semaphore::new(1)),
+            unread: UnreadResponses::new(MAX_LISTENER_BYTES, Arc::clone(&metrics)),
         };
         let peer = Place::Unix("test".into());
         let keeping = Keeping {

@@ -6,12 +6,14 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
 use super::unfinished_heads::FrameScanner;
+use super::unread::ConnectionUnread;
 
 /// What one read may bring. A turn has 128 of them: 64 KiB, some thousands of the smallest frames.
 const SHARE: usize = 512;
@@ -24,12 +26,13 @@ pub(crate) const TURN: usize = 128 * SHARE;
 pub(crate) struct Fair<I> {
     io: I,
     frames: FrameScanner,
+    unread: Arc<ConnectionUnread>,
 }
 
 impl<I> Fair<I> {
-    /// What is read is shown to `frames`.
-    pub(crate) fn new(io: I, frames: FrameScanner) -> Self {
-        Fair { io, frames }
+    /// What is read is shown to `frames`, and `unread` learns whether the socket takes what is written.
+    pub(crate) fn new(io: I, frames: FrameScanner, unread: Arc<ConnectionUnread>) -> Self {
+        Fair { io, frames, unread }
     }
 }
 
@@ -59,7 +62,9 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Fair<I> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.unread.set_blocked(written.is_pending());
+        written
     }
 
     fn poll_write_vectored(
@@ -67,7 +72,9 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Fair<I> {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, parts)
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, parts);
+        self.unread.set_blocked(written.is_pending());
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -87,7 +94,6 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Fair<I> {
 mod tests {
     use super::*;
     use std::future::poll_fn;
-    use std::sync::Arc;
     use tokio::sync::Semaphore;
 
     /// How much comes of a connection that always has more, before others have their turn.
@@ -116,7 +122,7 @@ mod tests {
             1 << 20
         );
         let frames = || FrameScanner::new(Arc::new(Semaphore::new(0)));
-        let fair = || Fair::new(tokio::io::repeat(7), frames());
+        let fair = || Fair::new(tokio::io::repeat(7), frames(), Arc::default());
         let read = read_in_one_turn(fair(), 8 << 10).await;
         assert!((56 << 10..=64 << 10).contains(&read), "{read}");
         // A read larger than a turn is one all the same.

@@ -18,6 +18,7 @@ use super::occasional::OccasionalLine;
 use super::peers::{ExceededCap, PeerCaps, Peers, Seat};
 use super::tls::Tls;
 use super::unfinished_heads::MAX_UNFINISHED;
+use super::unread::{MAX_LISTENER_BYTES, UnreadResponses};
 use super::waiting_streams::WaitingStreams;
 use super::watch::{Guards, Keeping};
 use crate::address::{Address, Place};
@@ -146,6 +147,7 @@ impl Listener {
         let gate = PeerGate::new(bounds, self.place());
         let waiting_streams = WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics));
         let unfinished_heads = Arc::new(Semaphore::new(MAX_UNFINISHED));
+        let unread = UnreadResponses::new(MAX_LISTENER_BYTES, Arc::clone(&metrics));
         loop {
             let permit = tokio::select! {
                 permit = gate.room_in(&room) => permit,
@@ -159,6 +161,7 @@ impl Listener {
                 metrics: Arc::clone(&metrics),
                 waiting_streams: Arc::clone(&waiting_streams),
                 unfinished_heads: Arc::clone(&unfinished_heads),
+                unread: Arc::clone(&unread),
             };
             let accepted = tokio::select! {
                 accepted = self.accept(door.clone(), bounds.keeping, guards, &gate, &tls) => accepted,
@@ -385,6 +388,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::net::connection::Answer;
+    use crate::net::unread::ConnectionUnread;
     use bytes::Bytes;
     use hyper::Request;
     use hyper::body::Incoming;
@@ -399,7 +403,7 @@ mod tests {
     struct Wary;
 
     impl Handler for Wary {
-        async fn handle(&self, _: &Place, _: Request<Incoming>) -> Answer {
+        async fn handle(&self, _: &Place, _: &ConnectionUnread, _: Request<Incoming>) -> Answer {
             Answer::new(Bytes::from("fine").into())
         }
 

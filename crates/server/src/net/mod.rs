@@ -14,7 +14,9 @@
 //! | body | 64 KiB, lists 1 MiB | 413 |
 //! | body trickling | [`body::DEADLINE`] | 408 |
 //! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |
-//! | large answers at once | [`outgoing::LARGE`] | the next one takes the room of one that is not read |
+//! | bodies above 4 KiB that wait | [`body::WAITING_AT_ONCE`] | the next one takes the room of one that stalls |
+//! | unread responses of a connection | [`unread::MAX_CONNECTION_BYTES`] | its lists wait |
+//! | unread responses of a listener | [`unread::MAX_LISTENER_BYTES`] | the connection that has read nothing for longest is closed |
 //! | HTTP/2 streams per connection | [`connection::MOST_STREAMS`] | refused by the protocol |
 //! | streams opened and reset at once, errors made on purpose | [`connection::MOST_RESET`], [`connection::MOST_WRONG`] | the connection ends |
 //! | bytes read of a connection in one turn | 64 KiB | others have theirs first |
@@ -37,5 +39,6 @@ pub(crate) mod tls;
 mod transfers;
 pub(crate) mod unfinished_heads;
 mod unix_authority;
+pub(crate) mod unread;
 pub(crate) mod waiting_streams;
 pub(crate) mod watch;

@@ -1,21 +1,19 @@
-//! The body of an answer. A large one goes out in pieces, as fast as it is read, and holds room as long
-//! as that takes; one that nobody reads loses its room to others, and its memory at once.
+//! The body of an answer. A large one goes out in pieces, so that it can be seen whether its peer reads. What
+//! is counted is held by the connection until the last byte of it is sent.
 
+use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use hyper::body::{Body, Frame, SizeHint};
 
-use super::body::SMALL;
-use super::transfers::{Outpaced, Transfer, Transfers};
+use super::unread::{ConnectionUnread, HeldBytes};
 
-/// Large answers at the same time.
-pub(crate) const LARGE_AT_ONCE: usize = 64;
-
-/// Those that there are.
-pub(crate) static LARGE: Transfers = Transfers::new(LARGE_AT_ONCE);
+/// What is given to a connection at once.
+const PIECE: usize = 16 << 10;
 
 /// The body of an answer, as far as it was not sent yet.
 pub(crate) struct Outgoing {
@@ -29,11 +27,41 @@ enum Rest {
         whole: Bytes,
         trailer: Option<(HeaderName, HeaderValue)>,
     },
-    /// The transfer has the bytes; this is how many.
-    Paced {
-        transfer: Transfer,
-        bytes: u64,
+    /// In pieces. The whole stays in memory until the last of them is dropped.
+    Pieces {
+        rest: Bytes,
+        held: Arc<HeldBytes>,
     },
+}
+
+/// A body that is counted until it is dropped.
+struct CountedBody {
+    bytes: Bytes,
+    _held: HeldBytes,
+}
+
+/// A piece of a body. Whoever drops it has sent it, or gives it up.
+struct CountedPiece {
+    bytes: Bytes,
+    held: Arc<HeldBytes>,
+}
+
+impl AsRef<[u8]> for CountedBody {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsRef<[u8]> for CountedPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for CountedPiece {
+    fn drop(&mut self) {
+        self.held.record_sent(self.bytes.len());
+    }
 }
 
 impl From<Bytes> for Outgoing {
@@ -55,29 +83,40 @@ impl Outgoing {
         }
     }
 
-    /// The same answer, holding the room it was made in if it has become large.
-    pub(crate) fn within(self, mut transfer: Transfer) -> Self {
-        match self.rest {
-            Rest::Whole(whole) if whole.len() > SMALL => {
-                let bytes = whole.len() as u64;
-                transfer.send(whole);
-                Outgoing {
-                    rest: Rest::Paced { transfer, bytes },
-                }
+    /// Its bytes.
+    pub(super) fn len(&self) -> usize {
+        match &self.rest {
+            Rest::Whole(whole) | Rest::Trailed { whole, .. } => whole.len(),
+            Rest::Pieces { rest, .. } => rest.len(),
+        }
+    }
+
+    /// Has its bytes counted in `unread` until they are sent.
+    pub(super) fn count_in(&mut self, unread: &Arc<ConnectionUnread>) {
+        match &mut self.rest {
+            Rest::Whole(whole) if whole.len() > PIECE => {
+                let held = Arc::new(unread.hold_response(whole.len()));
+                let rest = std::mem::take(whole);
+                self.rest = Rest::Pieces { rest, held };
             }
-            rest => Outgoing { rest },
+            Rest::Whole(whole) | Rest::Trailed { whole, .. } if !whole.is_empty() => {
+                let held = unread.hold_response(whole.len());
+                let bytes = std::mem::take(whole);
+                *whole = Bytes::from_owner(CountedBody { bytes, _held: held });
+            }
+            _ => unread.count_bare(),
         }
     }
 }
 
 impl Body for Outgoing {
     type Data = Bytes;
-    type Error = Outpaced;
+    type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Outpaced>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if let Rest::Trailed { whole, trailer } = &mut self.rest
             && whole.is_empty()
         {
@@ -85,32 +124,30 @@ impl Body for Outgoing {
             return Poll::Ready(trailer.map(|trailers| Ok(Frame::trailers(trailers))));
         }
         let next = match &mut self.rest {
-            Rest::Whole(whole) if whole.is_empty() => None,
-            Rest::Whole(whole) | Rest::Trailed { whole, .. } => Some(Ok(std::mem::take(whole))),
-            Rest::Paced { transfer, bytes } => {
-                let piece = transfer.piece().transpose();
-                if let Some(Ok(piece)) = &piece {
-                    *bytes -= piece.len() as u64;
-                }
-                piece
+            Rest::Whole(whole) | Rest::Trailed { whole, .. } => std::mem::take(whole),
+            Rest::Pieces { rest, held } if !rest.is_empty() => {
+                let bytes = rest.split_to(rest.len().min(PIECE));
+                let held = Arc::clone(held);
+                Bytes::from_owner(CountedPiece { bytes, held })
             }
+            Rest::Pieces { .. } => Bytes::new(),
         };
-        Poll::Ready(next.map(|piece| piece.map(Frame::data)))
+        let is_end = next.is_empty();
+        Poll::Ready((!is_end).then(|| Ok(Frame::data(next))))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.rest {
             Rest::Trailed { trailer, .. } => trailer.is_none(),
-            _ => self.size_hint().exact() == Some(0),
+            _ => self.len() == 0,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(match &self.rest {
-            Rest::Whole(whole) => whole.len() as u64,
+        match &self.rest {
             // No length is told of a message that says its own.
-            Rest::Trailed { .. } => return SizeHint::new(),
-            Rest::Paced { bytes, .. } => *bytes,
-        })
+            Rest::Trailed { .. } => SizeHint::new(),
+            _ => SizeHint::with_exact(self.len() as u64),
+        }
     }
 }

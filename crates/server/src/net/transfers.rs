@@ -1,20 +1,19 @@
-//! Large bodies on their way, in or out, bounded so that they cannot fill the memory between them.
+//! Large bodies that are being received, bounded so that they cannot fill the memory between them.
 //!
-//! Who finds no room gets that of another who does not use it: of those that moved less than
-//! [`STEP`] in the last [`PATIENCE`], the one that has for longest. So those who stall or trickle
-//! cannot keep out those who send and read, and who does so at more than that pace is never cut off.
+//! A body that finds no room gets that of another that does not use it: of those that moved less than
+//! [`STEP`] in the last [`PATIENCE`], the one that has for longest. So clients that stall or trickle
+//! cannot keep out clients that send, and one that sends at more than that pace is never cut off.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 /// Less than this is no progress.
-pub(crate) const STEP: usize = 16 << 10;
+const STEP: usize = 16 << 10;
 /// How long one may take for a step. Together 80 KiB a second: slower than that, the largest body
 /// would not arrive by its deadline anyway.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -30,10 +29,6 @@ struct Progress {
     begun: Instant,
     /// When the last step was made, in milliseconds since it began.
     stepped_ms: AtomicU64,
-    /// What is still to be sent. It is kept here, because whoever does not read is not asked to let
-    /// go of it either.
-    unsent: Mutex<Bytes>,
-    is_cut: AtomicBool,
     cut: Notify,
 }
 
@@ -41,13 +36,6 @@ impl Progress {
     fn idle(&self, now: Instant) -> Duration {
         let stepped = Duration::from_millis(self.stepped_ms.load(Relaxed));
         now.duration_since(self.begun).saturating_sub(stepped)
-    }
-
-    fn cut(&self) {
-        let mut unsent = self.unsent.lock();
-        self.is_cut.store(true, Relaxed);
-        *unsent = Bytes::new();
-        self.cut.notify_one();
     }
 }
 
@@ -59,11 +47,6 @@ pub(crate) struct Transfer {
     moved: usize,
     counted: usize,
 }
-
-/// Another needed the room, and this one was the slowest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("it moved too slowly while others waited")]
-pub(crate) struct Outpaced;
 
 impl Transfers {
     pub(crate) const fn new(most: usize) -> Self {
@@ -78,7 +61,7 @@ impl Transfers {
     pub(crate) async fn begin(&'static self) -> Transfer {
         loop {
             let ended = self.ended.notified();
-            if let Some(transfer) = self.try_begin() {
+            if let Some(transfer) = self.try_begin(PATIENCE) {
                 return transfer;
             }
             // Look again when one has ended, and when one may have run out of patience.
@@ -86,7 +69,13 @@ impl Transfers {
         }
     }
 
-    fn try_begin(&'static self) -> Option<Transfer> {
+    /// Room for a body that is there already, and takes memory from now on: that of the slowest, if there
+    /// is no other.
+    pub(crate) fn begin_now(&'static self) -> Option<Transfer> {
+        self.try_begin(Duration::ZERO)
+    }
+
+    fn try_begin(&'static self, patience: Duration) -> Option<Transfer> {
         let mut under_way = self.under_way.lock();
         let now = Instant::now();
         if under_way.len() >= self.most {
@@ -94,17 +83,15 @@ impl Transfers {
                 .iter()
                 .enumerate()
                 .max_by_key(|(_, progress)| progress.idle(now))?;
-            if slowest.idle(now) < PATIENCE {
+            if slowest.idle(now) < patience {
                 return None;
             }
-            slowest.cut();
+            slowest.cut.notify_one();
             under_way.swap_remove(at);
         }
         let progress = Arc::new(Progress {
             begun: now,
             stepped_ms: AtomicU64::new(0),
-            unsent: Mutex::default(),
-            is_cut: AtomicBool::new(false),
             cut: Notify::new(),
         });
         under_way.push(Arc::clone(&progress));
@@ -136,35 +123,6 @@ impl Transfer {
     /// Ends when another got its room.
     pub(crate) async fn outpaced(&self) {
         self.progress.cut.notified().await;
-    }
-
-    /// Nobody gets its room while what is to be sent is being made.
-    pub(crate) fn prepare(&mut self) {
-        self.progress.stepped_ms.store(u64::MAX, Relaxed);
-    }
-
-    /// Takes over what is to be sent.
-    pub(crate) fn send(&mut self, whole: Bytes) {
-        *self.progress.unsent.lock() = whole;
-        self.step();
-    }
-
-    /// The next piece of that, as a copy: a part of the whole would keep all of it in memory for as
-    /// long as it waits to be read.
-    pub(crate) fn piece(&mut self) -> Result<Option<Bytes>, Outpaced> {
-        let mut unsent = self.progress.unsent.lock();
-        if self.progress.is_cut.load(Relaxed) {
-            return Err(Outpaced);
-        }
-        let length = unsent.len().min(STEP);
-        if length == 0 {
-            return Ok(None);
-        }
-        let piece = Bytes::copy_from_slice(&unsent[..length]);
-        unsent.advance(length);
-        drop(unsent);
-        self.moved(length);
-        Ok(Some(piece))
     }
 }
 

@@ -4,20 +4,25 @@
 //! Kept true: a connection on which nothing begins and nothing is under way for the idle time is asked
 //! to finish and cut off soon after, whatever it is doing meanwhile (sending nothing, trickling,
 //! not reading its answers). It is one timer per connection, not one per request. One that has reached
-//! its age is asked to finish too, and cut off when its grace has passed.
+//! its age is asked to finish too, and cut off when its grace has passed. One that holds responses of which
+//! nothing was sent for the idle time is cut off too, whatever else its peer sends, and at once if others
+//! need the memory of its responses.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::task::Poll;
 use std::time::Duration;
 
 use tidegate::observe::Metrics;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
+use crate::address::Place;
 use crate::drain::Phase;
 use crate::net::peers::Seat;
+use crate::net::unread::{ConnectionUnread, TurnEnd, UnreadCause, UnreadPlace, UnreadResponses};
 use crate::net::waiting_streams::WaitingStreams;
 
 /// The idle time is counted in so many parts: a connection is asked to close when that many have
@@ -66,6 +71,8 @@ pub(crate) struct Guards {
     pub(crate) waiting_streams: Arc<WaitingStreams>,
     /// Room for the connections of its listener that wait for the rest of a head.
     pub(crate) unfinished_heads: Arc<Semaphore>,
+    /// The connections of its listener whose responses are not read.
+    pub(crate) unread: Arc<UnreadResponses>,
 }
 
 /// A connection that is counted as open, until this is dropped. A panic drops it too.
@@ -91,6 +98,8 @@ pub(crate) struct Activity {
     begun: AtomicU64,
     under_way: AtomicU32,
     leaving: AtomicBool,
+    /// What the connection holds for its peer.
+    pub(crate) unread: Arc<ConnectionUnread>,
 }
 
 /// A request under way, until it is dropped.
@@ -116,12 +125,43 @@ impl Drop for UnderWay<'_> {
     }
 }
 
+/// How long a connection has been silent, in quarters of the idle time.
+#[derive(Default)]
+struct Silence {
+    begun: u64,
+    sent: usize,
+    /// Quarters in which nothing began, nothing was in flight and nothing was sent.
+    still: u32,
+    /// Quarters in which nothing was sent of what there is to send.
+    unread: u32,
+}
+
+impl Silence {
+    /// Looks at what the last quarter has brought.
+    fn next_quarter(&mut self, activity: &Activity) -> u32 {
+        let begun = activity.begun.load(Relaxed);
+        let sent = activity.unread.progress();
+        let nothing_sent = sent == self.sent;
+        let is_still = nothing_sent && begun == self.begun && activity.under_way.load(Relaxed) == 0;
+        let is_unread = nothing_sent && activity.unread.bytes() > 0;
+        let count = |quarters: u32, goes_on: bool| if goes_on { quarters + 1 } else { 0 };
+        *self = Silence {
+            begun,
+            sent,
+            still: count(self.still, is_still),
+            unread: count(self.unread, is_unread),
+        };
+        self.still.max(self.unread)
+    }
+}
+
 /// Lets `conversation` go on to its end, and gives what it ends with unless it is cut off. `finish` asks
 /// it to end once it has answered what it has read.
 pub(crate) async fn over<C: Future>(
     mut conversation: Pin<&mut C>,
     finish: impl Fn(Pin<&mut C>),
     activity: &Activity,
+    peer: &Place,
     keeping: Keeping,
     mut guards: Guards,
 ) -> Option<C::Output> {
@@ -133,22 +173,36 @@ pub(crate) async fn over<C: Future>(
     let mut tick = pin!(sleep(quarter));
     let mut aged = pin!(sleep(keeping.age.map_or(NEVER, Age::drawn)));
     let mut old = false;
-    let (mut begun_before, mut silent, mut closing) = (0, 0, false);
+    let (mut silent, mut closing) = (Silence::default(), false);
+    let listener_unread = Arc::clone(&guards.unread);
+    let mut unread_place = UnreadPlace::new(&listener_unread, &activity.unread);
+    let cut_off = |cause| {
+        let bytes = activity.unread.bytes();
+        if bytes > 0 {
+            listener_unread.record_closed(cause, peer, bytes);
+        }
+    };
     loop {
         tokio::select! {
             biased;
             ended = conversation.as_mut() => break Some(ended),
+            // Here the conversation has done all it can for now.
+            () = poll_fn(|cx| match unread_place.end_turn(cx.waker()) {
+                TurnEnd::Evicted => Poll::Ready(()),
+                TurnEnd::GoesOn => Poll::Pending,
+            }) => {
+                cut_off(UnreadCause::Memory);
+                break None;
+            }
             () = tick.as_mut() => {
-                let begun = activity.begun.load(Relaxed);
-                let still = begun == begun_before && activity.under_way.load(Relaxed) == 0;
-                silent = if still { silent + 1 } else { 0 };
-                if silent == QUARTERS {
+                let quarters = silent.next_quarter(activity);
+                if quarters == QUARTERS {
                     open.0.connections_timed_out.inc();
                     finish(conversation.as_mut());
-                } else if silent > QUARTERS {
+                } else if quarters > QUARTERS {
+                    cut_off(UnreadCause::Idle);
                     break None;
                 }
-                begun_before = begun;
                 tick.as_mut().reset(Instant::now() + quarter);
             }
             () = aged.as_mut() => {

@@ -188,6 +188,8 @@ fn who_does_not_read_answers_is_not_read_from_and_cut_off() {
     });
     sending.join().unwrap();
     assert_eq!(server.metric("tidegate_connections_timed_out_total "), 1);
+    let unread = "tidegate_unread_connections_closed_total{cause=\"idle\"}";
+    assert_eq!(server.metric(unread), 1);
 }
 
 #[test]

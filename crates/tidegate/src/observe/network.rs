@@ -3,7 +3,7 @@
 use tidegate_core::request::Edge;
 
 use super::exposition::{Exposition, Kind};
-use super::series::Counter;
+use super::series::{Counter, Gauge};
 
 /// Connections, streams and credentials that were refused.
 #[derive(Debug, Default)]
@@ -16,6 +16,12 @@ pub struct NetworkMetrics {
     pub heads_refused: Counter,
     /// HTTP/2 streams that were reset because newer ones needed their room.
     pub streams_evicted: Counter,
+    /// Bytes of responses that peers have not read, of connections that have some KiB of them.
+    pub unread_bytes: Gauge,
+    /// Connections closed because others needed the memory of their unread responses.
+    pub unread_evicted: Counter,
+    /// Connections closed because their peer read none of its responses for too long.
+    pub unread_timed_out: Counter,
     /// Wrong passwords of Redis clients.
     pub wrong_passwords: Counter,
     /// Wrong tokens on the admin listener.
@@ -25,6 +31,12 @@ pub struct NetworkMetrics {
 impl NetworkMetrics {
     /// An edge that is off has no series until something is counted.
     pub(super) fn expose(&self, page: &mut Exposition, is_on: impl Fn(Edge) -> bool) {
+        page.single(
+            "tidegate_unread_response_bytes",
+            Kind::Gauge,
+            "Bytes of responses that peers have not read.",
+            self.unread_bytes.get(),
+        );
         let mut family = |name, help, label, samples: &[(&str, &Counter)]| {
             let family = page.family(name, Kind::Counter, help);
             for (value, counter) in samples {
@@ -47,6 +59,15 @@ impl NetworkMetrics {
             &[
                 ("head", &self.heads_refused),
                 ("evicted", &self.streams_evicted),
+            ],
+        );
+        family(
+            "tidegate_unread_connections_closed_total",
+            "Connections closed whose responses were not read.",
+            "cause",
+            &[
+                ("memory", &self.unread_evicted),
+                ("idle", &self.unread_timed_out),
             ],
         );
         let mut failures = vec![("admin", &self.wrong_tokens)];

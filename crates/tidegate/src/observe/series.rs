@@ -46,6 +46,11 @@ impl Gauge {
         let _ = self.0.fetch_update(Relaxed, Relaxed, less);
     }
 
+    /// One of its parts was `before` and is `now`.
+    pub fn change(&self, before: u64, now: u64) {
+        self.0.fetch_add(now.wrapping_sub(before), Relaxed);
+    }
+
     /// Exactly this.
     pub fn set(&self, now: u64) {
         self.0.store(now, Relaxed);

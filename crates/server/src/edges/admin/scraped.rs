@@ -14,6 +14,7 @@ use super::serve::metrics_page;
 use crate::address::Place;
 use crate::edges::http::error::Refusal;
 use crate::net::connection::{Answer, Handler};
+use crate::net::unread::ConnectionUnread;
 use crate::service::Service;
 
 /// The listener for scrapers.
@@ -25,7 +26,7 @@ pub(crate) struct Scraped {
 }
 
 impl Handler for Scraped {
-    async fn handle(&self, _: &Place, request: Request<Incoming>) -> Answer {
+    async fn handle(&self, _: &Place, _: &ConnectionUnread, request: Request<Incoming>) -> Answer {
         let refusal = match (request.uri().path() == &*self.path, request.method()) {
             (true, &Method::GET) => None,
             (true, _) => Some(Refusal::Method { allow: "GET" }),

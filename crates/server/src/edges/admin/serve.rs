@@ -25,6 +25,7 @@ use crate::live::{Live, ReloadOutcome};
 use crate::net::body;
 use crate::net::connection::{Answer, Handler};
 use crate::net::occasional::OccasionalLine;
+use crate::net::unread::ConnectionUnread;
 use crate::service::Service;
 use crate::sink;
 
@@ -39,7 +40,12 @@ pub(crate) struct Admin {
 }
 
 impl Handler for Admin {
-    async fn handle(&self, peer: &Place, request: Request<Incoming>) -> Answer {
+    async fn handle(
+        &self,
+        peer: &Place,
+        _: &ConnectionUnread,
+        request: Request<Incoming>,
+    ) -> Answer {
         let (parts, body) = request.into_parts();
         let id = self.service.ids.next();
         let answered = self.route(&id, peer, &parts, body).await;

@@ -23,6 +23,7 @@ use crate::counters::Counters;
 use crate::ids::Id;
 use crate::net::body;
 use crate::net::connection::{Answer, Handler, Speaks};
+use crate::net::unread::ConnectionUnread;
 use crate::service::Service;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -53,7 +54,7 @@ impl GrpcMethod {
 pub(crate) struct Envoy(pub(crate) Arc<Service>);
 
 impl Handler for Envoy {
-    async fn handle(&self, _: &Place, request: Request<Incoming>) -> Answer {
+    async fn handle(&self, _: &Place, _: &ConnectionUnread, request: Request<Incoming>) -> Answer {
         let service = &*self.0;
         let (parts, body) = request.into_parts();
         if parts.method != Method::POST || !frame::is_spoken(&parts.headers) {

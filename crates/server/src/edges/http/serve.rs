@@ -14,6 +14,7 @@ use tidegate::{RefundError, View};
 use tidegate_core::engine::Decision;
 use tidegate_core::request::{Edge, Request};
 use tidegate_core::store::{Refunded, Store, StoreError};
+use tokio::sync::Semaphore;
 
 use super::error::{Refusal, json_answer};
 use super::wire::{self, Ask, Asked, Asks, BadInput, Wish};
@@ -22,13 +23,22 @@ use crate::address::Place;
 use crate::drain::Phase;
 use crate::edges::{auth, envoy};
 use crate::ids::Id;
-use crate::net::body;
+use crate::net::body::{self, Received};
 use crate::net::connection::{Answer, Handler};
-use crate::net::outgoing;
+use crate::net::unread::ConnectionUnread;
 use crate::service::{Service, body_style};
 
 /// A list of a thousand requests with generous attributes.
 pub(crate) const LARGEST: usize = 1 << 20;
+
+/// Lists and explanations that are decided at the same time. Their answers take memory while they are made.
+pub(crate) const MAX_LISTS: usize = 64;
+
+static LISTS: Semaphore = Semaphore::const_new(MAX_LISTS);
+
+/// What the answer to a list takes: an item of 17 bytes, the shortest, is answered by some 320.
+const ANSWER_RATIO: usize = 20;
+const USUAL_LIST: usize = 320 << 10;
 
 const OPENAPI: &str = include_str!("openapi.json");
 
@@ -91,7 +101,12 @@ impl Route {
 }
 
 impl Handler for Public {
-    async fn handle(&self, peer: &Place, request: hyper::Request<Incoming>) -> Answer {
+    async fn handle(
+        &self,
+        peer: &Place,
+        unread: &ConnectionUnread,
+        request: hyper::Request<Incoming>,
+    ) -> Answer {
         let service = &self.0;
         let (parts, body) = request.into_parts();
         let id = service.ids.next();
@@ -114,7 +129,7 @@ impl Handler for Public {
                 });
                 drop(parts);
                 let answered = match head {
-                    Ok(head) => head.answer(service, &id, body).await,
+                    Ok(head) => head.answer(service, &id, unread, body).await,
                     Err(refusal) => Err(refusal),
                 };
                 (Edge::Http, answered)
@@ -140,11 +155,12 @@ impl RouteHead {
         self,
         service: &Arc<Service>,
         id: &Id,
+        unread: &ConnectionUnread,
         body: Incoming,
     ) -> Result<Answer, Refusal> {
         let style = self.style;
         match self.route {
-            Route::Decide(verb) => self.decide(service, id, verb, body).await,
+            Route::Decide(verb) => self.decide(service, id, verb, unread, body).await,
             Route::Acquire => {
                 let body = self.posted_small(body).await?;
                 let acquiring = slots::acquire(service, id, style, &body);
@@ -184,25 +200,27 @@ impl RouteHead {
         }
     }
 
-    /// Answers a body once it is there, and where the answer may be large, once there is room for it.
+    /// Answers a body once it is there, and where the answer may be large, once its peer has read enough of
+    /// those before it.
     async fn decide(
         &self,
         service: &Service,
         id: &Id,
         verb: Verb,
+        unread: &ConnectionUnread,
         body: Incoming,
     ) -> Result<Answer, Refusal> {
-        let body = self.posted(body).await?;
+        let mut body = self.posted(body).await?;
         let is_list = body.trim_ascii_start().starts_with(b"[");
         // Made where it is used: a connection would else have room for it all the time.
-        let deciding = || ask(service, id, verb, self.style, &body);
+        let deciding = |body| ask(service, id, verb, self.style, body);
         if !is_list && verb != Verb::Explain {
-            return service.wait_for(deciding()).await;
+            return service.wait_for(deciding(&body)).await;
         }
-        let mut room = outgoing::LARGE.begin().await;
-        room.prepare();
-        let answer = service.wait_for(deciding()).await?;
-        Ok(answer.map(|body| body.within(room)))
+        let size = (ANSWER_RATIO * body.len()).min(USUAL_LIST);
+        let _room = body.while_held(unread.reserve(size)).await?;
+        let _turn = body.while_held(LISTS.acquire()).await?;
+        service.wait_for(deciding(&body)).await
     }
 
     fn get(&self) -> Result<(), Refusal> {
@@ -213,7 +231,7 @@ impl RouteHead {
     }
 
     /// The body of a POST.
-    async fn posted(&self, body: Incoming) -> Result<Bytes, Refusal> {
+    async fn posted(&self, body: Incoming) -> Result<Received, Refusal> {
         if self.method != Method::POST {
             return Err(Refusal::Method { allow: "POST" });
         }
@@ -221,7 +239,7 @@ impl RouteHead {
     }
 
     /// The body of a POST that is never a list.
-    async fn posted_small(&self, body: Incoming) -> Result<Bytes, Refusal> {
+    async fn posted_small(&self, body: Incoming) -> Result<Received, Refusal> {
         let body = self.posted(body).await?;
         if body.len() > body::SMALL {
             return Err(too_large());

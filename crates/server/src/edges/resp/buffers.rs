@@ -38,6 +38,11 @@ impl Buffers {
         })
     }
 
+    /// What they take in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.input.len() + self.output.capacity()
+    }
+
     /// Takes them back.
     pub(super) fn give_back(mut self) {
         if self.input.len() > ROOM || self.output.capacity() > 4 * BACKLOG {

@@ -29,6 +29,7 @@ use super::throttle::Dialect;
 use crate::address::Place;
 use crate::net::connection::caught;
 use crate::net::listener::Door;
+use crate::net::unread::ConnectionUnread;
 use crate::net::watch::{self, Activity, Guards, Keeping};
 use crate::service::Service;
 
@@ -111,7 +112,7 @@ impl Door for Resp {
         let talking = pin!(talk(io, &peer, &self, &activity, &ending));
         let conversation = pin!(caught(talking));
         let finish = |_: Pin<&mut _>| ending.store(true, Relaxed);
-        match watch::over(conversation, finish, &activity, keeping, guards).await {
+        match watch::over(conversation, finish, &activity, &peer, keeping, guards).await {
             Some(Some(Err(error))) => debug!(%error, "connection ended badly"),
             Some(None) => {
                 metrics.panics.inc();
@@ -155,7 +156,10 @@ where
             from += passed.bytes;
             if !buffers.output.is_empty() {
                 drop(activity.begin());
-                io.write_all(&buffers.output).await?;
+                let held = buffers.bytes();
+                activity.unread.hold(held);
+                send(&mut io, &buffers.output, &activity.unread).await?;
+                activity.unread.release(held);
                 buffers.output.clear();
             }
             if passed.then != Then::GoOn {
@@ -184,6 +188,23 @@ where
         }
     }
     io.shutdown().await
+}
+
+/// Sends replies. Every part that the peer reads is progress.
+async fn send<I: AsyncWrite + Unpin>(
+    io: &mut I,
+    mut replies: &[u8],
+    unread: &ConnectionUnread,
+) -> io::Result<()> {
+    while !replies.is_empty() {
+        let written = io.write(replies).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        unread.record_sent(written);
+        replies = &replies[written..];
+    }
+    Ok(())
 }
 
 /// Reads what is still coming and forgets it, for a moment: closed over bytes that nobody has read, a

@@ -4,6 +4,11 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use super::frames::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, Raw, SETTINGS, frame, literal, post, stream,
+};
+use crate::grpc::{SHOULD_RATE_LIMIT, framed, request};
+use crate::http::ask;
 use crate::memory::most_held;
 use crate::server::{DEADLINE, Server, wait_for};
 use crate::witness::Witness;
@@ -147,4 +152,104 @@ fn half_a_request_and_the_end_of_it_is_closed() {
         }
     }
     witness.end("half requests");
+}
+
+/// How often connections were closed because nothing was read.
+const UNREAD_CLOSED: &str = "tidegate_unread_connections_closed_total{cause=\"idle\"}";
+
+/// A peer that never reads a response, and sends requests all the time.
+struct NeverReads {
+    address: SocketAddr,
+    path: &'static str,
+    body: Vec<u8>,
+    /// The header block of a request that is answered without a body, whatever the peer's window.
+    bare: Vec<u8>,
+}
+
+/// It was not idle, because requests began. So it kept its connection and what was held for it.
+fn is_closed_although_it_sends(server: &Server, peer: &NeverReads) {
+    let closed_before = server.metric(UNREAD_CLOSED);
+    let mut raw = Raw::connect(peer.address).unwrap();
+    // The windows of its streams are closed.
+    let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let head = frame(HEADERS, END_HEADERS, 1, &post(peer.path));
+    let body = frame(DATA, END_STREAM, 1, &peer.body);
+    raw.send(&[settings, head, body].concat()).unwrap();
+    let turn = std::cell::Cell::new(1);
+    wait_for("it to be closed", || {
+        std::thread::sleep(TRICKLE);
+        let bare = frame(
+            HEADERS,
+            END_HEADERS | END_STREAM,
+            stream(turn.get()),
+            &peer.bare,
+        );
+        turn.set(turn.get() + 1);
+        // Once it is closed nothing can be sent.
+        let _ = raw.send(&bare);
+        (server.metric(UNREAD_CLOSED) == closed_before + 1).then_some(())
+    });
+}
+
+#[test]
+fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
+    let server = Server::with(RULES, &["--idle", "2"]);
+    let witness = Witness::of_http(&server);
+    // 0x82 is GET.
+    let mut bare = post("/v1/auth");
+    bare[0] = 0x82;
+    bare.extend(literal("x-forwarded-for", "192.0.2.1"));
+    is_closed_although_it_sends(
+        &server,
+        &NeverReads {
+            address: server.http,
+            path: "/v1/check",
+            body: ask("192.0.2.1", "/").into(),
+            bare,
+        },
+    );
+    witness.end("a peer that never reads");
+    let line = server.wait_log(|line| line["why"] == "nothing was read for too long");
+    assert!(
+        line["peer"]
+            .as_str()
+            .is_some_and(|peer| peer.starts_with("127.0.0.1"))
+    );
+}
+
+#[test]
+fn a_peer_that_sends_and_never_reads_is_closed_over_grpc() {
+    let server = Server::with(RULES, &["--idle", "2"]);
+    let witness = Witness::of_grpc(&server);
+    // A GET is none of gRPC, which is 415.
+    let mut bare = post(SHOULD_RATE_LIMIT);
+    bare[0] = 0x82;
+    is_closed_although_it_sends(
+        &server,
+        &NeverReads {
+            address: server.grpc.parse().unwrap(),
+            path: SHOULD_RATE_LIMIT,
+            body: framed(&request("shop", &[&[("a", "b")]])).to_vec(),
+            bare,
+        },
+    );
+    witness.end("a peer that never reads");
+}
+
+/// A response that is larger than what the sockets hold, of which the peer reads nothing.
+#[test]
+fn a_peer_that_never_reads_is_closed_over_http_1() {
+    let server = Server::with(RULES, &["--idle", "2"]);
+    let list = format!("[{}]", vec![r#"{"attributes":{}}"#; 1000].join(","));
+    let mut client = server.client();
+    wait_for("the sockets to be full", || {
+        let sent = client.send("POST", "/v1/peek", &[], &list);
+        (sent.is_err() || server.metric("tidegate_unread_response_bytes ") > 0).then_some(())
+    });
+    wait_for("it to be closed", || {
+        let reply = server.client().request("GET", "/healthz", &[], "");
+        assert_eq!(reply.status, 200);
+        (server.metric(UNREAD_CLOSED) == 1).then_some(())
+    });
+    assert_eq!(server.metric("tidegate_unread_response_bytes "), 0);
 }
