@@ -106,6 +106,42 @@ where
     }
 }
 
+/// What is left of a body whose content does not matter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Discarded {
+    /// Nothing: it had arrived whole.
+    Whole,
+    /// Something is still to come, or there is too much of it. An HTTP/1 connection cannot go on.
+    Partly,
+}
+
+/// Discards what has arrived of a body, up to [`SMALL`].
+pub(crate) async fn discard<B>(mut body: B) -> Discarded
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    if body.is_end_stream() {
+        return Discarded::Whole;
+    }
+    let to_the_end = pin!(async {
+        let mut length = 0;
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else {
+                return Discarded::Partly;
+            };
+            length += frame.data_ref().map_or(0, Bytes::len);
+            if length > SMALL {
+                return Discarded::Partly;
+            }
+            if body.is_end_stream() {
+                break;
+            }
+        }
+        Discarded::Whole
+    });
+    poll_once(to_the_end).await.unwrap_or(Discarded::Partly)
+}
+
 async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| {
         Poll::Ready(match future.as_mut().poll(cx) {
@@ -240,6 +276,25 @@ mod tests {
             let slow = matches!(cut, Err(BodyError::Outpaced | BodyError::TooSlow));
             assert!(slow, "{cut:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_body_is_discarded_as_far_as_it_has_arrived() {
+        let pieces = |count: usize, size: usize| {
+            let (sender, receiver) = mpsc::channel(8);
+            for _ in 0..count {
+                sender.try_send(Bytes::from(vec![b' '; size])).unwrap();
+            }
+            (sender, Pieces(receiver))
+        };
+        let (sender, whole) = pieces(3, 1 << 10);
+        drop(sender);
+        assert_eq!(discard(whole).await, Discarded::Whole);
+        let (_sender, part) = pieces(3, 1 << 10);
+        assert_eq!(discard(part).await, Discarded::Partly);
+        let (sender, large) = pieces(3, SMALL);
+        drop(sender);
+        assert_eq!(discard(large).await, Discarded::Partly);
     }
 
     #[tokio::test(start_paused = true)]

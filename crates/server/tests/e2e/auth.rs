@@ -158,3 +158,31 @@ fn names_of_identity_in_another_case_are_rejected() {
     let body = r#"{"attributes": {"ip": "192.0.2.7", "api_key": "k", "ips": "x"}}"#;
     assert_eq!(server.post("/v1/check", body).status, 200);
 }
+
+/// The connection was closed without a word, and the next request of the proxy was lost.
+#[test]
+fn a_body_that_is_not_read_ends_the_connection_only_if_it_is_still_to_come() {
+    let server = Server::start("version: 1\nrules: []\n");
+    let mut client = server.client();
+    for _ in 0..3 {
+        let reply = client.request("POST", "/v1/auth", &NGINX, "a body that is all there");
+        assert_eq!((reply.status, reply.header("connection")), (200, None));
+        let reply = client.request("POST", "/nothing", &[], "another one");
+        assert_eq!((reply.status, reply.header("connection")), (404, None));
+    }
+    for (path, status) in [("/v1/auth", 200), ("/nothing", 404), ("/healthz", 405)] {
+        let mut client = server.client();
+        let fields = NGINX.map(|(name, value)| format!("{name}: {value}\r\n"));
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n{}\r\nhalf",
+            fields.concat()
+        );
+        client.send_raw(head.as_bytes()).unwrap();
+        let reply = client.receive().unwrap();
+        assert_eq!(
+            (reply.status, reply.header("connection")),
+            (status, Some("close"))
+        );
+        assert!(client.is_closed());
+    }
+}

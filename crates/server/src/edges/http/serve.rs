@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Response, StatusCode, header};
-use hyper::body::Incoming;
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode, Version, header};
+use hyper::body::{Body, Incoming};
 use serde_json::json;
 use tidegate::http::{Answer as Decided, BodyStyle, Context, answer, item};
 use tidegate::{RefundError, View};
@@ -23,7 +24,7 @@ use crate::address::Place;
 use crate::drain::Phase;
 use crate::edges::{auth, envoy};
 use crate::ids::Id;
-use crate::net::body::{self, Received};
+use crate::net::body::{self, Discarded, Received};
 use crate::net::connection::{Answer, Handler};
 use crate::net::unread::ConnectionUnread;
 use crate::service::{Service, body_style};
@@ -108,10 +109,12 @@ impl Handler for Public {
         request: hyper::Request<Incoming>,
     ) -> Answer {
         let service = &self.0;
-        let (parts, body) = request.into_parts();
+        let (parts, mut body) = request.into_parts();
         let id = service.ids.next();
+        let mut left_of_body = Discarded::Whole;
         let (edge, answered) = match parts.uri.path() {
             "/v1/auth" => {
+                left_of_body = discard(&parts, &mut body).await;
                 drop(body);
                 let deciding = auth::serve::answer(service, &id, peer, &parts);
                 (Edge::Auth, service.wait_for(deciding).await)
@@ -127,6 +130,9 @@ impl Handler for Public {
                     style: body_style(&parts.headers),
                     method: parts.method.clone(),
                 });
+                if !head.as_ref().is_ok_and(RouteHead::reads_body) {
+                    left_of_body = discard(&parts, &mut body).await;
+                }
                 drop(parts);
                 let answered = match head {
                     Ok(head) => head.answer(service, &id, unread, body).await,
@@ -135,7 +141,11 @@ impl Handler for Public {
                 (Edge::Http, answered)
             }
         };
-        let answer = answered.unwrap_or_else(|refusal| refusal.answer(&id));
+        let mut answer = answered.unwrap_or_else(|refusal| refusal.answer(&id));
+        if left_of_body == Discarded::Partly {
+            let close = HeaderValue::from_static("close");
+            answer.headers_mut().insert(header::CONNECTION, close);
+        }
         service.metrics.answered(edge, answer.status().as_u16());
         answer
     }
@@ -150,7 +160,28 @@ impl Handler for Public {
     }
 }
 
+/// Discards a body that nobody reads, so that its HTTP/1 connection can go on. An HTTP/2 stream ends alone.
+async fn discard(parts: &Parts, body: &mut Incoming) -> Discarded {
+    if parts.version >= Version::HTTP_2 || body.is_end_stream() {
+        return Discarded::Whole;
+    }
+    // To look for it would ask the client to send it.
+    if parts.headers.contains_key(header::EXPECT) {
+        return Discarded::Partly;
+    }
+    body::discard(body).await
+}
+
 impl RouteHead {
+    /// Whether the body of this request is looked at.
+    fn reads_body(&self) -> bool {
+        let is_page = matches!(
+            self.route,
+            Route::Health | Route::Ready | Route::Healthcheck | Route::OpenApi
+        );
+        self.method == Method::POST && !is_page
+    }
+
     async fn answer(
         self,
         service: &Arc<Service>,
