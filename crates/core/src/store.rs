@@ -29,7 +29,7 @@ pub use self::replies::{ReplyCountError, one_reply_per_set};
 pub use self::reservation::{Correction, Kept, Reserve, Settle, Settled, Used};
 pub use self::run::RunId;
 pub use self::shared::{Beat, Life, NodeId, PartId, Parts, Probe, Slot, Vitals};
-pub use self::terms::{Abilities, Counting, Durability, Keeps, OnStoreFailure, Terms};
+pub use self::terms::{Abilities, Counting, Durability, Keeps, OnStoreFailure, OnStoreLate, Terms};
 use crate::algorithms::{Figures, Limit, State, Verdict};
 use crate::subject::{Fingerprint, RuleName};
 use crate::units::{Cost, Nanos};
@@ -137,6 +137,8 @@ impl ChargeSet<'_> {
 pub enum Source {
     /// The one true counter was asked.
     Exact,
+    /// The reply of the store was late: the newest state seen decided.
+    Late,
     /// Units drawn in advance.
     Lease,
     /// A local count that is synchronised later.
@@ -157,8 +159,9 @@ pub enum Source {
 
 impl Source {
     /// Every source.
-    pub const ALL: [Source; 9] = [
+    pub const ALL: [Source; 10] = [
         Source::Exact,
+        Source::Late,
         Source::Lease,
         Source::Lenient,
         Source::DenyCache,
@@ -173,6 +176,7 @@ impl Source {
     pub const fn name(self) -> &'static str {
         match self {
             Source::Exact => "exact",
+            Source::Late => "late",
             Source::Lease => "lease",
             Source::Lenient => "lenient",
             Source::DenyCache => "deny-cache",

@@ -32,6 +32,13 @@ impl Division {
         u64::from(self.nodes.max(1))
     }
 
+    /// This node's part of `units` that all nodes together hold. It may be nothing.
+    pub fn divide(&self, units: u64) -> u64 {
+        let (each, left) = (units / self.nodes(), units % self.nodes());
+        let more = self.place.is_some_and(|place| u64::from(place) < left);
+        each + u64::from(more)
+    }
+
     /// What this node holds of `capacity`.
     pub fn units(&self, capacity: u64) -> u64 {
         let (whole, nodes) = (self.whole(capacity), self.nodes());
@@ -190,6 +197,17 @@ mod tests {
                 assert_eq!(sum, (capacity * 4 / 5).max(1), "{capacity} on {nodes}");
             }
         }
+    }
+
+    #[test]
+    fn divided_parts_add_up_to_the_whole() {
+        for nodes in 1..20 {
+            for units in 0..100 {
+                let part = |place| division(nodes, Some(place)).divide(units);
+                assert_eq!((0..nodes).map(part).sum::<u64>(), units);
+            }
+        }
+        assert_eq!(division(8, None).divide(7), 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::slots::{Report, nearest};
 use super::span::parse_span;
 use super::yaml::Node;
 use crate::algorithms::Algorithm;
-use crate::store::OnStoreFailure;
+use crate::store::{OnStoreFailure, OnStoreLate};
 use crate::units::Nanos;
 
 pub(crate) fn algorithm(node: Node<'_>, report: &mut Report<'_>) -> Option<Algorithm> {
@@ -21,6 +21,10 @@ pub(crate) fn algorithm(node: Node<'_>, report: &mut Report<'_>) -> Option<Algor
 
 pub(crate) fn on_store_failure(node: Node<'_>, report: &mut Report<'_>) -> Option<OnStoreFailure> {
     Some(choice(&Some(node), "on_store_failure", &FAILURES, report))
+}
+
+pub(crate) fn on_store_late(node: Node<'_>, report: &mut Report<'_>) -> Option<OnStoreLate> {
+    Some(choice(&Some(node), "on_store_late", &LATE_CHOICES, report))
 }
 
 pub(crate) const FLAGS: [(&str, bool); 2] = [("false", false), ("true", true)];
@@ -38,6 +42,9 @@ const FAILURES: [(&str, OnStoreFailure); 3] = [
     ("allow", OnStoreFailure::Allow),
     ("deny", OnStoreFailure::Deny),
 ];
+
+const LATE_CHOICES: [(&str, OnStoreLate); 2] =
+    [("local", OnStoreLate::Local), ("deny", OnStoreLate::Deny)];
 
 /// One of the known values; the usual one where nothing is said.
 pub(crate) fn choice<T: Copy + Default>(

@@ -7,7 +7,7 @@
 use rustc_hash::FxHashSet;
 
 use super::calendar::Calendar;
-use super::choices::{algorithm, choice, on_store_failure};
+use super::choices::{algorithm, choice, on_store_failure, on_store_late};
 use super::durability::DURABILITIES;
 use super::fault::{Place, shown};
 use super::names::{Declared, MAX_DECLARED, attribute_name, check_unit};
@@ -16,7 +16,7 @@ use super::set::Identity;
 use super::slots::{Report, Slots, slots};
 use super::yaml::{Kind, Node};
 use crate::algorithms::Algorithm;
-use crate::store::{Durability, OnStoreFailure};
+use crate::store::{Durability, OnStoreFailure, OnStoreLate};
 
 slots!(
     /// The top level of a rules file.
@@ -43,6 +43,7 @@ slots!(IdentitySlots {
 slots!(DefaultSlots {
     algorithm: "algorithm",
     on_store_failure: "on_store_failure",
+    on_store_late: "on_store_late",
     durability: "durability",
 });
 
@@ -51,6 +52,7 @@ slots!(DefaultSlots {
 pub(crate) struct Defaults {
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) on_store_late: OnStoreLate,
     pub(crate) durability: Durability,
 }
 
@@ -159,6 +161,10 @@ pub(crate) fn defaults(node: Node<'_>, report: &mut Report<'_>) -> Defaults {
         on_store_failure: slots
             .on_store_failure
             .and_then(|node| on_store_failure(node, report))
+            .unwrap_or_default(),
+        on_store_late: slots
+            .on_store_late
+            .and_then(|node| on_store_late(node, report))
             .unwrap_or_default(),
         durability: choice(&slots.durability, "durability", &DURABILITIES, report),
     }

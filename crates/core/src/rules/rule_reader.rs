@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::choices::{
-    FLAGS, IF_MISSING, MODES, algorithm, choice, on_store_failure, span, unknown,
+    FLAGS, IF_MISSING, MODES, algorithm, choice, on_store_failure, on_store_late, span, unknown,
 };
 use super::concurrent;
 use super::counting::{self, Beside};
@@ -41,6 +41,7 @@ slots!(
         replaces: "replaces",
         counting: "counting",
         on_store_failure: "on_store_failure",
+        on_store_late: "on_store_late",
         durability: "durability",
         budget: "budget",
         concurrent: "concurrent",
@@ -163,6 +164,10 @@ impl<'d> RuleReader<'d, '_> {
                     .on_store_failure
                     .and_then(|node| on_store_failure(node, report))
                     .unwrap_or(defaults.on_store_failure),
+                on_late: slots
+                    .on_store_late
+                    .and_then(|node| on_store_late(node, report))
+                    .unwrap_or(defaults.on_store_late),
                 budget: span(&slots.budget, "budget", report)
                     .or_else(|| durability::usual_budget(durability)),
                 durability,

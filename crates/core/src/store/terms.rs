@@ -18,6 +18,16 @@ pub enum OnStoreFailure {
     Deny,
 }
 
+/// What decides when the store is healthy and its reply is late.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum OnStoreLate {
+    /// The newest state seen and this node's part of what it leaves.
+    #[default]
+    Local,
+    /// Deny, unless units pay that the store counts already.
+    Deny,
+}
+
 /// What a count is safe from before its decision is told.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Durability {
@@ -141,6 +151,8 @@ impl Abilities {
 pub struct Terms {
     /// What decides when the store does not.
     pub on_failure: OnStoreFailure,
+    /// What decides when its reply is late.
+    pub on_late: OnStoreLate,
     /// How long a decision may wait for the store, if not as long as usual.
     pub budget: Option<Nanos>,
     /// What its counts must be safe from before a decision is told.
@@ -157,6 +169,7 @@ impl Terms {
     /// What a limit without a rule asks.
     pub const USUAL: Terms = Terms {
         on_failure: OnStoreFailure::Local,
+        on_late: OnStoreLate::Local,
         budget: None,
         durability: Durability::None,
         counting: Counting::Exact,
