@@ -2,7 +2,7 @@
 
 use tidegate_core::units::Nanos;
 
-use crate::model::Weather;
+use crate::model::{Lateness, Weather};
 use crate::scenario::{Fault, Scenario};
 use crate::world::World;
 
@@ -164,6 +164,42 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
             let pause = (world.sim.now(), until, node);
             world.history.lock().pauses.push(pause);
         }
+        Fault::LateReplies => {
+            let per_mille = world.scenario.late_per_mille;
+            for_a_while(world, late(world, per_mille, None), until).await;
+        }
+        Fault::SlowNode => {
+            for_a_while(world, late(world, 1_000, Some(0)), until).await;
+        }
+        Fault::Stalls => {
+            while world.sim.now() < until {
+                let (stall, pause) = world
+                    .sim
+                    .draw(|rng| (rng.between(50, 500), rng.between(80, 700)));
+                let stalled = Weather {
+                    hung: true,
+                    ..Weather::FAIR
+                };
+                let ends = world.sim.now().plus(Nanos::from_millis(stall)).min(until);
+                for_a_while(world, stalled, ends).await;
+                world.sim.sleep(Nanos::from_millis(pause)).await;
+            }
+        }
+        Fault::LateAndLost => {
+            let weather = late(world, world.scenario.late_per_mille, None);
+            while world.sim.now() < until {
+                let calm = world.sim.draw(|rng| rng.between(100, 1_500));
+                let ends = world.sim.now().plus(Nanos::from_millis(calm)).min(until);
+                for_a_while(world, weather, ends).await;
+                // Every connection breaks, and is made anew at once.
+                world.weather(Weather {
+                    down: true,
+                    ..weather
+                });
+                world.sim.sleep(Nanos::new(50_000)).await;
+                world.weather(Weather::FAIR);
+            }
+        }
         Fault::NodeDeath | Fault::Drain => {
             let node = victim(world);
             match fault {
@@ -185,6 +221,20 @@ async fn one(world: &World, fault: Fault, until: Nanos) {
             lost(world);
             world.weather(Weather::FAIR);
         }
+    }
+}
+
+/// Replies from one budget to ten late.
+fn late(world: &World, per_mille: u32, node: Option<usize>) -> Weather {
+    let budget = world.scenario.budget;
+    Weather {
+        lateness: Lateness {
+            per_mille,
+            min: budget,
+            max: Nanos::new(10 * budget.get()),
+            node,
+        },
+        ..Weather::FAIR
     }
 }
 

@@ -30,6 +30,13 @@ pub struct Record {
     pub truth: Nanos,
 }
 
+impl Record {
+    /// Whether a node decided without the reply of the store.
+    pub fn is_local(&self) -> bool {
+        matches!(self.source, Source::Fallback | Source::Late)
+    }
+}
+
 /// A call whose cost is known only at the end, as its client knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {

@@ -3,6 +3,7 @@
 
 mod busy;
 mod fault;
+mod late;
 mod open;
 mod reserving;
 mod work;
@@ -102,6 +103,8 @@ pub struct Scenario {
     pub far: Vec<Nanos>,
     /// What is asked of the nodes.
     pub work: Work,
+    /// Of a thousand replies, how many are late, where some are.
+    pub late_per_mille: u32,
 }
 
 /// The first requests.
@@ -196,6 +199,7 @@ impl Scenario {
             budget: Nanos::from_millis(5),
             far: Vec::new(),
             work: Work::Checks,
+            late_per_mille: 0,
         }
     }
 

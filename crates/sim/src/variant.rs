@@ -87,6 +87,8 @@ pub enum Variant {
     ReleasesAnother,
     /// A slot that is given back lasts on.
     ReleasesNothing,
+    /// A late reply is taken for none.
+    LosesLateReplies,
 }
 
 impl Variant {

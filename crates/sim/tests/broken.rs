@@ -43,6 +43,12 @@ fn check_slots(variant: Variant, faults: &[Fault], promise: &str) {
     check_in(Scenario::slots_with, variant, faults, promise);
 }
 
+/// The same where the store is healthy and its replies are late.
+#[track_caller]
+fn check_late(variant: Variant, faults: &[Fault], promise: &str) {
+    check_in(Scenario::late_with, variant, faults, promise);
+}
+
 #[track_caller]
 fn check_in(
     scenario: fn(u64, Fault) -> Scenario,
@@ -349,4 +355,16 @@ fn nodes_that_give_all_slots_without_the_store() {
     let promise = "the limit and the share are the most";
     let faults = [Fault::Kill, Fault::Hang, Fault::BlackHole];
     check_slots(Variant::IgnoresPeers, &faults, promise);
+}
+
+#[test]
+fn late_replies_that_are_thrown_away() {
+    let promise = "late replies deny hardly anybody";
+    check_late(Variant::LosesLateReplies, &[Fault::LateReplies], promise);
+}
+
+#[test]
+fn late_nodes_that_believe_to_be_alone() {
+    let promise = "the limit and the share is the most";
+    check_late(Variant::IgnoresPeers, &[Fault::Stalls], promise);
 }

@@ -97,7 +97,7 @@ fn peeks_are_in_time_too() {
     set.max_wait = Some(MS(3));
     let before = bench.sim.now();
     let outcome = bench.sim.block_on(bench.store.peek(&set)).unwrap();
-    assert_eq!(outcome.source, Source::Fallback);
+    assert_eq!(outcome.source, Source::Late);
     assert_eq!(bench.sim.now().since(before), MS(3));
 }
 

@@ -11,8 +11,8 @@ use tidegate::rules::{SourceFile, parse};
 use tidegate::{Fate, Limiter, Policy, Request, Secret};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, ChargeSet, Durability, FailureCause, FailureKind, OnStoreFailure, Outcome, Refund,
-    Refunded, Role, Source, Store, Terms,
+    Charge, ChargeSet, Durability, FailureCause, FailureKind, OnStoreFailure, OnStoreLate, Outcome,
+    Refund, Refunded, Role, Source, Store, Terms,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -112,35 +112,98 @@ fn slow(millis: u64) -> Weather {
     }
 }
 
-/// The store is late: the node answers at its deadline, what the store charged comes back, and what
-/// the node admitted is charged instead. In the end the books show it once.
+/// The node answers at its deadline, and the late reply confirms what it admitted: nothing is given back and
+/// nothing charged again.
 #[test]
-fn a_late_charge_is_given_back_and_the_local_one_charged() {
+fn a_late_reply_confirms_what_was_admitted() {
     let bench = Bench::new(Terms::USUAL, Settings::default());
-    bench.weather(slow(4));
+    bench.weather(slow(20));
     let before = bench.sim.now();
     let outcome = bench.charge(1);
-    assert_eq!(bench.sim.now().since(before), MS(5));
-    assert!(outcome.admitted && outcome.source == Source::Fallback);
-    assert_eq!(bench.booked(), 1, "the late charge");
+    assert_eq!(bench.sim.now().since(before), MS(25));
+    assert!(outcome.admitted && outcome.source == Source::Late);
+    for _ in 0..10 {
+        assert_eq!(bench.booked(), 1);
+        bench.pass(MS(40));
+    }
     bench.weather(Weather::FAIR);
-    bench.pass(MS(9));
-    assert_eq!(bench.booked(), 0, "given back");
-    bench.pass(MS(50));
-    assert_eq!(bench.booked(), 1, "what was admitted");
+    bench.pass(MS(100));
     assert_eq!(bench.charge(1).source, Source::Exact);
     assert_eq!(bench.booked(), 2);
 }
 
-/// A store that is too slow for decisions is not too slow to be told of them. The late answer to a debt was
-/// taken for none, and the debt charged over and over.
+/// A store that is always late is called all the same, and its limit is used up exactly: what it charges for a
+/// request that was denied meanwhile pays for the next one.
+#[test]
+fn a_store_that_is_always_late_admits_its_limit() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.events.lock().clear();
+    bench.weather(slow(20));
+    let outcomes = (0..40).map(|_| bench.charge(1));
+    let outcomes: Vec<Outcome> = outcomes.collect();
+    let admitted = outcomes.iter().filter(|o| o.admitted).count();
+    assert_eq!(admitted, 10, "{outcomes:?}");
+    assert_eq!(*bench.events.lock(), [], "lateness opens no breaker");
+    bench.pass(Nanos::from_secs(1));
+    assert_eq!(bench.booked(), 10);
+}
+
+/// For money: nothing is admitted on old news, and what the store charged pays.
+#[test]
+fn a_rule_that_denies_late_requests_admits_what_the_store_charged() {
+    let terms = Terms {
+        on_late: OnStoreLate::Deny,
+        ..Terms::USUAL
+    };
+    let bench = Bench::new(terms, Settings::default());
+    bench.weather(slow(20));
+    let first = bench.charge(1);
+    assert!(!first.admitted && first.source == Source::Late);
+    bench.pass(MS(20));
+    let second = bench.charge(1);
+    assert!(second.admitted && second.source == Source::Late);
+    bench.pass(MS(300));
+    assert_eq!(bench.booked(), 1, "the second charge was refunded");
+}
+
+/// The late reply to a debt was taken for none, and the debt charged over and over.
 #[test]
 fn a_debt_that_is_answered_late_is_charged_once() {
     let bench = Bench::new(Terms::USUAL, Settings::default());
-    bench.weather(slow(4));
+    bench.weather(Weather {
+        down: true,
+        ..Weather::FAIR
+    });
     assert_eq!(bench.charge(1).source, Source::Fallback);
-    bench.pass(MS(200));
+    bench.weather(slow(20));
+    bench.pass(MS(900));
     assert_eq!(bench.booked(), 1);
+}
+
+/// Silence is an outage: the breaker opens after a second and closes with the first reply.
+#[test]
+fn silence_opens_the_breaker_and_any_reply_closes_it() {
+    let bench = Bench::new(Terms::USUAL, Settings::default());
+    bench.events.lock().clear();
+    bench.weather(Weather {
+        hung: true,
+        ..Weather::FAIR
+    });
+    bench.pass(MS(900));
+    assert_eq!(bench.charge(1).source, Source::Late);
+    bench.pass(MS(900));
+    let opened = |event: &Event| match event {
+        Event::BreakerOpened { cause } => cause.kind == FailureKind::Silent,
+        _ => false,
+    };
+    assert!(bench.events.lock().iter().all(opened));
+    assert_eq!(bench.charge(1).source, Source::Fallback);
+    bench.weather(Weather::FAIR);
+    bench.pass(MS(50));
+    assert!(bench.events.lock().contains(&Event::BreakerClosed));
+    bench.pass(MS(500));
+    assert_eq!(bench.booked(), 2);
+    assert_eq!(bench.charge(1).source, Source::Exact);
 }
 
 /// A rule's own budget is the one that counts.
@@ -151,7 +214,7 @@ fn a_rule_may_wait_longer() {
         ..Terms::USUAL
     };
     let bench = Bench::new(terms, Settings::default());
-    bench.weather(slow(4));
+    bench.weather(slow(20));
     assert_eq!(bench.charge(1).source, Source::Exact);
 }
 
@@ -168,7 +231,7 @@ fn a_set_waits_as_long_as_its_durable_rule_may() {
             },
             Settings::default(),
         );
-        bench.weather(slow(4));
+        bench.weather(slow(20));
         let other = Terms {
             budget: other,
             ..Terms::USUAL
@@ -184,8 +247,8 @@ fn a_set_waits_as_long_as_its_durable_rule_may() {
         outcome.expect("decisions do not fail").source
     };
     assert_eq!(waits(Durability::Replica, None), Source::Exact);
-    assert_eq!(waits(Durability::None, None), Source::Fallback);
-    assert_eq!(waits(Durability::Replica, Some(MS(6))), Source::Fallback);
+    assert_eq!(waits(Durability::None, None), Source::Late);
+    assert_eq!(waits(Durability::Replica, Some(MS(30))), Source::Late);
 }
 
 #[test]
@@ -204,7 +267,7 @@ fn what_is_beyond_the_bulkhead_is_decided_at_once() {
     let third = async {
         let began = bench.sim.now();
         let outcome = bench.store.charge(&set).await.expect("a decision");
-        assert_eq!(outcome.source, Source::Fallback);
+        assert_eq!(outcome.source, Source::Late);
         bench.sim.now().since(began)
     };
     let waited = bench.sim.block_on(async {
@@ -330,10 +393,10 @@ fn a_batch_is_answered_as_a_whole_with_and_without_the_store() {
         ..Weather::FAIR
     });
     let began = bench.sim.now();
-    // Eight of ten are this node's share and eight are used; what was refused is remembered.
-    let local = (false, Source::Fallback);
-    assert_eq!(decide(), [local, (false, Source::DenyCache), local]);
-    assert_eq!(bench.sim.now().since(began), MS(5));
+    // Two of ten are left, too few to admit on old news; what was denied is remembered.
+    let late = (false, Source::Late);
+    assert_eq!(decide(), [late, (false, Source::DenyCache), late]);
+    assert_eq!(bench.sim.now().since(began), MS(25));
 }
 
 #[test]

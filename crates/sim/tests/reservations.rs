@@ -57,27 +57,51 @@ const DOWN: Weather = Weather {
     ..Weather::FAIR
 };
 
-/// The node answered without the store, and what the store reserved late is settled with nothing: refunded
-/// instead, it would come back once more at its end.
+/// What the store reserved late for a request that was denied is settled with nothing: refunded instead, it
+/// would come back once more at its end.
 #[test]
-fn a_late_reservation_is_settled_with_nothing_and_never_comes_back() {
+fn a_late_reservation_that_was_denied_is_settled_with_nothing() {
     let bench = Bench::new();
     let own = bench.limit(0, 100, 1);
     bench.weather(
         0,
         Weather {
-            fastest: MS(4),
+            fastest: MS(20),
+            ..Weather::FAIR
+        },
+    );
+    let reserved = reserve(&bench, &[(&own, 90)], 1);
+    assert_eq!(reserved.outcome.source, Source::Late);
+    assert!(!reserved.outcome.admitted, "more than this node's part");
+    assert_eq!(bench.booked(&own), 90, "late, but charged");
+    bench.pass(MS(100));
+    assert_eq!(bench.booked(&own), 0);
+    bench.pass(LASTS);
+    bench.weather(0, Weather::FAIR);
+    bench.pass(MS(100));
+    reserve(&bench, &[(&own, 1)], 2);
+    assert_eq!(bench.booked(&own), 1, "nothing comes back at its end");
+}
+
+/// A reservation that was admitted while its reply was late is this node's: what the store reserved beside it is
+/// settled with nothing, and the estimate is charged once.
+#[test]
+fn a_late_reservation_that_was_admitted_is_charged_once() {
+    let bench = Bench::new();
+    let own = bench.limit(0, 100, 1);
+    bench.weather(
+        0,
+        Weather {
+            fastest: MS(20),
             ..Weather::FAIR
         },
     );
     let reserved = reserve(&bench, &[(&own, 10)], 1);
-    assert_eq!(reserved.outcome.source, Source::Fallback);
+    assert_eq!(reserved.outcome.source, Source::Late);
     assert_eq!(bench.booked(&own), 10, "late, but charged");
     bench.weather(0, Weather::FAIR);
-    bench.pass(MS(9));
-    assert_eq!(bench.booked(&own), 0, "given back");
     bench.pass(Nanos::from_secs(2));
-    assert_eq!(bench.booked(&own), 10, "what was admitted here");
+    assert_eq!(bench.booked(&own), 10, "charged once");
     assert_eq!(reserved.settle(&[4]), Settled::Done);
     assert_eq!(bench.booked(&own), 4);
     assert_eq!(reserved.settle(&[4]), Settled::Already);

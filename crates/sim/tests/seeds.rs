@@ -56,6 +56,11 @@ fn every_seed_of_open_requests_keeps_every_promise() {
     check(Kind::Slots, 500);
 }
 
+#[test]
+fn every_seed_of_late_replies_keeps_every_promise() {
+    check(Kind::Late, 400);
+}
+
 /// Without this no failure could be looked into.
 #[test]
 fn a_seed_replays() {

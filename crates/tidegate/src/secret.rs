@@ -48,15 +48,15 @@ impl Secret {
         FingerprintKey::new(*half)
     }
 
-    /// All of it as text, for a store that the nodes share.
+    /// All of it as text, for a store that the nodes share or for a file of this node.
     #[cfg(feature = "redis")]
-    pub(crate) fn to_hex(&self) -> String {
+    pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// The secret that [`Secret::to_hex`] wrote.
     #[cfg(feature = "redis")]
-    pub(crate) fn from_hex(hex: &str) -> Option<Self> {
+    pub fn from_hex(hex: &str) -> Option<Self> {
         let mut bytes = [0; 32];
         if hex.len() != 64 || !hex.is_ascii() {
             return None;

@@ -22,6 +22,8 @@ pub enum Fault {
     None,
     /// Replies arrive this much later.
     Delay(Duration),
+    /// Every other reply, on average, arrives later by between these. Those behind it wait.
+    Jitter(Duration, Duration),
     /// One byte of a reply at a time, this far apart.
     Trickle(Duration),
     /// Connections are taken and nothing ever passes, in either direction.
@@ -191,6 +193,7 @@ async fn replies(
     mut fault: watch::Receiver<Fault>,
 ) {
     let mut buffer = vec![0; 64 * 1024];
+    let mut chance = Chance(1);
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
         let reply = &mut buffer[..read];
         let now = *fault.borrow_and_update();
@@ -198,6 +201,14 @@ async fn replies(
             Fault::None | Fault::Closed => to.write_all(reply).await,
             Fault::Delay(by) => {
                 sleep(by).await;
+                to.write_all(reply).await
+            }
+            Fault::Jitter(min, max) => {
+                if chance.draw().is_multiple_of(2) {
+                    let more = max.saturating_sub(min).as_micros().max(1);
+                    let more = u128::from(chance.draw()) % more;
+                    sleep(min + Duration::from_micros(u64::try_from(more).unwrap_or(0))).await;
+                }
                 to.write_all(reply).await
             }
             Fault::Trickle(apart) => trickle(&mut to, reply, apart).await,
@@ -221,6 +232,19 @@ async fn replies(
         if passed.is_err() {
             return;
         }
+    }
+}
+
+/// The same numbers in every run.
+struct Chance(u64);
+
+impl Chance {
+    fn draw(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        self.0 >> 33
     }
 }
 

@@ -96,7 +96,7 @@ struct DoctorArgs {
     #[arg(long, env = "TIDEGATE_SECRET_FILE", value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
-    /// How long a decision waits for the store; a plain number is milliseconds [default: 5ms]
+    /// How long a decision waits for the store; a plain number is milliseconds [default: 25ms]
     #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "DURATION", value_parser = millis)]
     store_budget: Option<Duration>,
 

@@ -61,7 +61,7 @@ pub(crate) struct Layer {
     pub(crate) nodes: Option<u32>,
 
     /// How long a decision waits for a shared store where its rule says nothing; a plain number is
-    /// milliseconds [default: 5ms]
+    /// milliseconds [default: 25ms]
     #[arg(long, env = "TIDEGATE_STORE_BUDGET", value_name = "DURATION", value_parser = millis)]
     #[serde(default, deserialize_with = "file_millis")]
     pub(crate) store_budget: Option<Duration>,

@@ -18,7 +18,7 @@ use crate::store_choice::StoreChoice;
 /// What the store needs to be of use.
 const LEAST_MEMORY: u64 = 16 << 20;
 /// Several round trips within a zone, and nothing a client would notice.
-const DEFAULT_BUDGET: Duration = Duration::from_millis(5);
+const DEFAULT_BUDGET: Duration = Duration::from_millis(25);
 const MIN_BUDGET: Duration = Duration::from_millis(1);
 const MIN_IDLE: Duration = Duration::from_secs(1);
 

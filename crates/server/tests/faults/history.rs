@@ -32,6 +32,7 @@ pub(crate) struct Answer {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Source {
     Exact,
+    Late,
     DenyCache,
     Fallback,
     Lease,

@@ -16,6 +16,7 @@ mod failover;
 mod fleet;
 mod glitches;
 mod history;
+mod late;
 mod lease_death;
 mod leases;
 mod lenient;

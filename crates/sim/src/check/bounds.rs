@@ -36,7 +36,7 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
             let older = leased && case.scenario.ceiling.is_some() && r.at < r.began;
             r.source == Source::Fallback && !older
         };
-        let both = |r: &Record| exact(r) || r.source == Source::Fallback;
+        let both = |r: &Record| exact(r) || r.is_local();
         let spec = case.scenario.spec(counter);
         let mut check = |promise, limit: &Limit, which: &dyn Fn(&Record) -> bool, more: u64| {
             let mut history = admissions(case, counter, which);
@@ -152,7 +152,11 @@ pub(super) fn factor(case: &Case<'_>, counter: usize) -> u64 {
     (100..=300).find(within).unwrap_or(u64::MAX)
 }
 
-fn admissions(case: &Case<'_>, counter: usize, which: &dyn Fn(&Record) -> bool) -> Vec<Admission> {
+pub(super) fn admissions(
+    case: &Case<'_>,
+    counter: usize,
+    which: &dyn Fn(&Record) -> bool,
+) -> Vec<Admission> {
     let timed = case.admitted(counter).into_iter();
     let which = timed.filter(|timed| which(timed.record));
     let admission = |timed: super::times::Timed<'_>| Admission {

@@ -82,7 +82,12 @@ fn wrong_clock(case: &Case<'_>) -> Option<String> {
             .max(record.at.since(record.truth));
         // A unit that was drawn in advance has the time it was charged, whatever else was asked.
         let lasts = longest_lease(case).max(last_word(case));
-        gap > case.budget().plus(case.budget()).plus(lasts)
+        // Half of the latest reply, where no reply is in time.
+        let late = match fault.is_lateness() {
+            true => Nanos::new(5 * case.budget().get()),
+            false => Nanos::ZERO,
+        };
+        gap > case.budget().plus(case.budget()).plus(lasts).plus(late)
     };
     // Who has not met the store yet has only its own clock; and who has met one part may not have met
     // the next.
@@ -125,7 +130,7 @@ fn last_word(case: &Case<'_>) -> Nanos {
 }
 
 fn is_local(record: &Record) -> bool {
-    record.source == Source::Fallback
+    record.is_local()
 }
 
 fn out_of_turn(case: &Case<'_>, line: usize) -> Option<String> {

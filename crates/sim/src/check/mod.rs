@@ -3,6 +3,7 @@
 mod bounds;
 mod conduct;
 mod estimates;
+mod late;
 mod leases;
 mod ledger;
 mod lenient;
@@ -75,6 +76,7 @@ fn amounts(case: &Case<'_>, findings: &mut Vec<Finding>) {
     ledger::judge(case, findings);
     leases::judge(case, findings);
     lenient::judge(case, findings);
+    late::judge(case, findings);
 }
 
 /// How much of its limit a counter admitted at most, in hundredths: the smallest multiple of the
@@ -99,7 +101,7 @@ struct Case<'a> {
 impl<'a> Case<'a> {
     fn new(scenario: &'a Scenario, history: &'a History) -> Self {
         let records = history.records.iter();
-        let local = records.filter(|r| r.source == Source::Fallback);
+        let local = records.filter(|r| r.is_local());
         let mut local: Vec<Nanos> = local.map(|r| r.done).collect();
         local.sort_unstable();
         Case {

@@ -141,7 +141,7 @@ impl Case<'_> {
         let mut records = self.history.records.iter();
         self.scenario.ceiling.is_some()
             && records.any(|r| {
-                let local = r.source == Source::Fallback && self.hits(r.subject);
+                let local = r.is_local() && self.hits(r.subject);
                 local && r.node == record.node && r.done >= lately && r.sent <= record.done
             })
     }
@@ -154,7 +154,7 @@ impl Case<'_> {
             return 0;
         }
         // On a single store, those of which one limit was decided at once and the other in vain.
-        let stepwise = |r: &&Record| several || r.source == Source::Fallback;
+        let stepwise = |r: &&Record| several || r.is_local();
         let admitted = self.of(counter).filter(|r| r.admitted).filter(stepwise);
         let mut times: Vec<Nanos> = admitted.map(|r| r.at).collect();
         times.sort_unstable();

@@ -45,7 +45,7 @@ impl Case<'_> {
         let mut timed = |record| {
             let mut times = self.simple(record);
             // Where another limit was decided by a lease, the answer has the time of that.
-            if mixed && record.source == Source::Fallback {
+            if mixed && record.is_local() {
                 (times.used, times.charged) = (record.truth, record.truth);
             }
             // Decided by a lease on another limit: of this one the store was asked all the same.

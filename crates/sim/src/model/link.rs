@@ -174,6 +174,7 @@ impl Link {
             return self.silence().await;
         }
         self.leg().await;
+        self.be_late().await?;
         self.life.store(life, Ordering::Relaxed);
         Ok(answer)
     }
@@ -211,6 +212,22 @@ impl Link {
         self.sim
             .sleep(weather.fastest.plus(Nanos::new(spread)).plus(self.far))
             .await;
+    }
+
+    /// The reply is late, if the weather says so.
+    async fn be_late(&self) -> Answer<()> {
+        let late = self.model.lock().weather.lateness;
+        let here = late.node.is_none_or(|node| node == self.node);
+        if !here || late.per_mille == 0 || !self.sim.draw(|rng| rng.chance(late.per_mille)) {
+            return Ok(());
+        }
+        if self.variant == Variant::LosesLateReplies {
+            return self.silence().await;
+        }
+        let more = late.max.since(late.min).get() + 1;
+        let more = self.sim.draw(|rng| rng.below(more));
+        self.sim.sleep(late.min.plus(Nanos::new(more))).await;
+        Ok(())
     }
 
     /// Writes down what the store does for this node now, and was asked when.

@@ -44,6 +44,31 @@ pub struct Weather {
     pub requests_lost: u32,
     /// Of a thousand answers, how many are.
     pub answers_lost: u32,
+    /// Which replies are late.
+    pub lateness: Lateness,
+}
+
+/// Replies that arrive late, of a store that is healthy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lateness {
+    /// Of a thousand replies, how many.
+    pub per_mille: u32,
+    /// By this at least.
+    pub min: Nanos,
+    /// By this at most.
+    pub max: Nanos,
+    /// Only those to this node, if it is named.
+    pub node: Option<usize>,
+}
+
+impl Lateness {
+    /// None are.
+    pub const NONE: Lateness = Lateness {
+        per_mille: 0,
+        min: Nanos::ZERO,
+        max: Nanos::ZERO,
+        node: None,
+    };
 }
 
 impl Weather {
@@ -55,6 +80,7 @@ impl Weather {
         spread: Nanos::new(300_000),
         requests_lost: 0,
         answers_lost: 0,
+        lateness: Lateness::NONE,
     };
 }
 

@@ -28,11 +28,13 @@ pub enum Kind {
     Reserving,
     /// Slots of what may be open at once.
     Slots,
+    /// A healthy store whose replies are late.
+    Late,
 }
 
 impl Kind {
     /// Every one.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 8] = [
         Kind::Whole,
         Kind::Parts,
         Kind::Leased,
@@ -40,6 +42,7 @@ impl Kind {
         Kind::Region,
         Kind::Reserving,
         Kind::Slots,
+        Kind::Late,
     ];
 
     /// What `replay` and `soak` call it.
@@ -52,6 +55,7 @@ impl Kind {
             Kind::Region => "region",
             Kind::Reserving => "reserving",
             Kind::Slots => "slots",
+            Kind::Late => "late",
         }
     }
 
@@ -70,6 +74,7 @@ impl Kind {
             Kind::Region => Scenario::region(seed),
             Kind::Reserving => Scenario::reserving(seed),
             Kind::Slots => Scenario::slots(seed),
+            Kind::Late => Scenario::late(seed),
         }
     }
 }

@@ -43,6 +43,14 @@ pub enum Fault {
     Chaos,
     /// Subjects move from one part of the store to another, with their counts.
     Move,
+    /// Some replies are late, by one budget to ten.
+    LateReplies,
+    /// The store stops again and again, for 50 to 500 ms.
+    Stalls,
+    /// Every reply to one node is late.
+    SlowNode,
+    /// Some replies are late, and connections are lost among them.
+    LateAndLost,
     /// A node is told to go, gives back what it holds, and another starts in its place.
     Drain,
 }
@@ -81,6 +89,14 @@ impl Fault {
         }
         faults
     };
+
+    /// Every kind of lateness of a healthy store.
+    pub const OF_LATENESS: [Fault; 4] = [
+        Fault::LateReplies,
+        Fault::Stalls,
+        Fault::SlowNode,
+        Fault::LateAndLost,
+    ];
 
     /// What can happen to one part of a store.
     pub const OF_A_PART: [Fault; 11] = [
@@ -125,6 +141,11 @@ impl Fault {
             self,
             Fault::Kill | Fault::KillEmpty | Fault::Hang | Fault::Slow | Fault::BlackHole
         )
+    }
+
+    /// Whether the store is healthy and its replies are late.
+    pub fn is_lateness(self) -> bool {
+        Fault::OF_LATENESS.contains(&self)
     }
 
     /// Whether a node stops or dies.

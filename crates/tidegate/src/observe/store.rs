@@ -119,7 +119,7 @@ impl SharedSeries {
             }
             Event::Seeded { counters, .. } => self.seeded.add(*counters as u64),
             Event::Exact => self.exact.set(1),
-            Event::Pushed { units, .. } => self.pushed.add(*units),
+            Event::Pushed { units, .. } | Event::LatePushed { units } => self.pushed.add(*units),
             Event::Unconfirmed { units } => self.unconfirmed.add(*units),
             Event::Clock(ClockNews::Jumped { .. }) => self.clock_jumps.inc(),
             Event::Clock(ClockNews::Level { .. }) => {} // read when the page is written

@@ -8,6 +8,8 @@
 //!
 //! Where a rule counts in advance or leniently, a short wait is made a little longer: see [`hold`].
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Figures, Limit, Retry, Verdict};
@@ -35,7 +37,11 @@ pub struct DenyCache<S, R> {
     runtime: R,
     places: Box<[Mutex<Option<Denial>>]>,
     at_most: Nanos,
+    unsettled: Option<Unsettled>,
 }
+
+/// Whether a late reply may still change what can be admitted of a counter.
+pub(super) type Unsettled = Arc<dyn Fn(u128) -> bool + Send + Sync>;
 
 struct Denial {
     counter: u128,
@@ -66,7 +72,19 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
             runtime,
             places: (0..most.max(1)).map(|_| Mutex::default()).collect(),
             at_most,
+            unsettled: None,
         }
+    }
+
+    /// Denials of a counter that is `unsettled` are neither remembered nor repeated.
+    pub(super) fn unless(mut self, unsettled: Unsettled) -> Self {
+        self.unsettled = Some(unsettled);
+        self
+    }
+
+    fn is_unsettled(&self, counter: u128) -> bool {
+        let unsettled = self.unsettled.as_ref();
+        unsettled.is_some_and(|unsettled| unsettled(counter))
     }
 
     /// The store behind it.
@@ -89,7 +107,7 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
                 && now < denial.until
                 && charge.cost >= denial.cost
                 && *charge.limit == denial.limit;
-            if !stands {
+            if !stands || self.is_unsettled(charge.counter()) {
                 return None;
             }
             denial.again(set, now.since(denial.sent))
@@ -120,7 +138,8 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
                 .charges
                 .iter()
                 .filter(|c| c.counter() == charge.counter());
-            if charge.role != Role::Enforce || named.count() > 1 {
+            let several = named.count() > 1;
+            if charge.role != Role::Enforce || several || self.is_unsettled(charge.counter()) {
                 continue;
             }
             let denial = Denial {

@@ -40,6 +40,11 @@ pub enum Event {
         /// How many units, of all counters of the charge.
         units: u64,
     },
+    /// Units were charged to the store that had been admitted while its reply was late.
+    LatePushed {
+        /// How many units.
+        units: u64,
+    },
     /// The store's clock and this node's agree less or more than before, or one of them was set.
     Clock(ClockNews),
 }

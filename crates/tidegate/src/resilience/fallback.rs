@@ -11,22 +11,48 @@ use smallvec::smallvec;
 use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{
     Charge, ChargeSet, Granted, Held, Hold, Inspection, Kept, Life, NodeId, Outcome, Probe,
-    Reading, Refund, Refunded, Reserve, Seed, Settle, Settled, Slot, Source, Store, StoreError,
+    Reading, Refund, Refunded, Reserve, Role, Seed, Settle, Settled, Slot, Source, Store,
+    StoreError,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
 use super::clock_watch::ClockReading;
 use super::event::Watcher;
-use super::guard::{LATE, doubtful};
+use super::guard::{Away, ChargeReply, LATE, LateReply, doubtful};
+use super::late::{LateId, Payment, Payments};
 use super::local::slots_of;
 use super::memory::Memory;
-use super::node::Node;
+use super::node::{Node, Outstanding};
+use super::owned::{OwnedCharge, OwnedSet};
 use super::settings::Settings;
 use super::undo::{Manner, Readings, before, refund_of, unused};
 use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
+
+/// A decision, and what is outstanding of it.
+pub(super) struct Decided {
+    pub(super) outcome: Outcome,
+    late: LateTicket,
+}
+
+enum LateTicket {
+    None,
+    /// The reply is outstanding.
+    Outstanding(LateId),
+    /// The request was not sent. What paid for it.
+    Unsent(Payments),
+}
+
+impl From<Outcome> for Decided {
+    fn from(outcome: Outcome) -> Self {
+        Decided {
+            outcome,
+            late: LateTicket::None,
+        }
+    }
+}
 
 /// A store and what stands in for it. Clones are the same.
 pub struct Fallback<S, R> {
@@ -122,31 +148,135 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         until: Nanos,
         set: &ChargeSet<'_>,
         manner: Manner,
-    ) -> Outcome {
+    ) -> Decided {
+        if self.node.decides(set) {
+            return self.decide_locally(set, manner).into();
+        }
+        let decided = self.charge_all(until, &[set], manner).await.pop();
+        decided.unwrap_or_else(|| self.decide_locally(set, manner).into())
+    }
+
+    /// Charges sets that the store decides, each on its own.
+    async fn charge_all(
+        &self,
+        until: Nanos,
+        sets: &[&ChargeSet<'_>],
+        manner: Manner,
+    ) -> Vec<Decided> {
         let node = &self.node;
-        if !node.decides(set) {
-            let sent = node.runtime.now();
-            let answer = node.guard.charge_by(until, set, manner).await;
-            let was_sent = was_sent(&answer);
-            if let Ok(outcome) = answer
-                && node.believes_still(set, &outcome, sent)
-            {
-                return outcome;
+        let sent = node.runtime.now();
+        match node.guard.charge_all(until, sets, manner).await {
+            Ok(ChargeReply::InTime(answers)) => {
+                let mut answers = answers.into_iter();
+                let decided = sets
+                    .iter()
+                    .map(|set| self.decide_in_time(set, answers.next(), sent, manner));
+                decided.collect()
             }
+            Ok(ChargeReply::Late(late)) => self.decide_late(sets, late, manner),
+            Err(Away::Full | Away::NoTime) if node.is_exact() => {
+                let decided = sets.iter().map(|set| self.decide_unsent(set, manner));
+                decided.collect()
+            }
+            Err(_) => {
+                let decided = sets.iter().map(|set| self.decide_locally(set, manner));
+                decided.map(Decided::from).collect()
+            }
+        }
+    }
+
+    /// The reply came in time: it decides, and if it denies, credits may pay.
+    fn decide_in_time(
+        &self,
+        set: &ChargeSet<'_>,
+        answer: Option<Answer<Outcome>>,
+        sent: Nanos,
+        manner: Manner,
+    ) -> Decided {
+        let node = &self.node;
+        let was_sent = answer.as_ref().is_some_and(was_sent);
+        let outcome = answer.and_then(Result::ok);
+        let outcome = outcome.filter(|outcome| node.believes_still(set, outcome, sent));
+        let Some(mut outcome) = outcome else {
             if was_sent {
                 node.unconfirmed(set);
             }
+            return self.decide_locally(set, manner).into();
+        };
+        if !outcome.admitted && manner == Manner::Charge && node.pays_by_credits(set) {
+            outcome.admitted = true;
+            outcome.source = Source::Late;
+            for (charge, reading) in set.charges.iter().zip(&mut outcome.readings) {
+                if charge.role != Role::Shadow && !reading.verdict.allows() {
+                    reading.verdict = Verdict::Allow { delay: Nanos::ZERO };
+                }
+            }
         }
-        self.decide_locally(set, manner)
+        outcome.into()
+    }
+
+    /// The replies are late: the newest states decide, and somebody waits for the replies.
+    fn decide_late(
+        &self,
+        sets: &[&ChargeSet<'_>],
+        late: LateReply,
+        manner: Manner,
+    ) -> Vec<Decided> {
+        let node = &self.node;
+        let trusted = node.is_exact() && !node.guard.is_open();
+        let mut requests = Vec::with_capacity(sets.len());
+        let decided = sets.iter().map(|set| {
+            let unpaid = || set.charges.iter().map(|_| Payment::None).collect();
+            let (mut decided, payments) = match manner {
+                _ if !trusted => (self.decide_locally(set, manner).into(), unpaid()),
+                Manner::Charge => {
+                    let (outcome, payments) = node.decide_late(set);
+                    (Decided::from(outcome), payments)
+                }
+                // It may be settled before the reply arrives: this node keeps it, and what the store reserves
+                // is settled with nothing.
+                Manner::Reserve { .. } => (self.decide_unsent(set, manner), unpaid()),
+            };
+            let charges = set.charges.iter().map(OwnedCharge::of);
+            let (late, at) = (&node.memory.late, decided.outcome.at);
+            let id = late.update(|ledger| ledger.open(charges, payments, at));
+            node.unconfirmed(set);
+            let set = OwnedSet::of(set);
+            requests.push(Outstanding { id, set });
+            if trusted && manner == Manner::Charge {
+                decided.late = LateTicket::Outstanding(id);
+            }
+            decided
+        });
+        let decided = decided.collect();
+        node.await_late(late, requests, manner);
+        decided
+    }
+
+    /// There is no time or no room for a call: decided as if the reply were late, and owed at once.
+    fn decide_unsent(&self, set: &ChargeSet<'_>, manner: Manner) -> Decided {
+        let node = &self.node;
+        let (outcome, payments) = node.decide_late(set);
+        if outcome.admitted {
+            node.owe_late(set, &payments);
+            node.reserve_here(set, &outcome, manner);
+        }
+        Decided {
+            outcome,
+            late: LateTicket::Unsent(payments),
+        }
     }
 
     /// What `charge_by` would answer.
     pub(super) async fn peek_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Outcome {
         let node = &self.node;
-        if !node.decides(set)
-            && let Ok(outcome) = node.guard.peek_by(until, set).await
-        {
-            return outcome;
+        if !node.decides(set) {
+            if let Ok(outcome) = node.guard.peek_by(until, set).await {
+                return outcome;
+            }
+            if node.is_exact() && !node.guard.is_open() {
+                return node.peek_late(set);
+            }
         }
         let (memory, division) = (&node.memory, |counter| node.division(counter));
         let now = node.store_time();
@@ -158,16 +288,52 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
     pub(super) fn take_back(
         &self,
         set: &ChargeSet<'_>,
+        decided: Decided,
+        life: Option<Life>,
+        manner: Manner,
+    ) -> Readings {
+        let Decided { outcome, late } = decided;
+        match (outcome.source, late) {
+            (Source::Late, LateTicket::Outstanding(id)) => {
+                self.take_back_late(set, id, outcome, life, manner)
+            }
+            (Source::Late, LateTicket::Unsent(payments)) => {
+                let (owed, now) = (&self.node.memory.local.owed, self.node.store_time());
+                if let Manner::Reserve { id, lasts } = manner {
+                    let settle = unused(id, lasts, set.clone(), &outcome);
+                    self.node.memory.reserved.close(&settle);
+                }
+                for (charge, payment) in set.charges.iter().zip(payments) {
+                    if payment == Payment::Part {
+                        owed.cancel(&OwnedCharge::of(charge), now);
+                    }
+                }
+                self.node.peek_late(set).readings
+            }
+            (Source::Fallback, _) => self.take_back_locally(set, &outcome, manner),
+            _ => {
+                let readings = before(set, &outcome);
+                self.node.guard.give_back(set, outcome, life, manner);
+                readings
+            }
+        }
+    }
+
+    fn take_back_late(
+        &self,
+        set: &ChargeSet<'_>,
+        id: LateId,
         outcome: Outcome,
         life: Option<Life>,
         manner: Manner,
     ) -> Readings {
-        if outcome.source == Source::Fallback {
-            return self.take_back_locally(set, &outcome, manner);
+        let node = &self.node;
+        let now = (node.runtime.now(), node.store_time());
+        let outstanding = node.memory.late.update(|ledger| ledger.withdraw(id, now));
+        if !outstanding {
+            node.guard.give_back(set, outcome, life, manner);
         }
-        let readings = before(set, &outcome);
-        self.node.guard.give_back(set, outcome, life, manner);
-        readings
+        node.peek_late(set).readings
     }
 
     fn take_back_locally(
@@ -190,18 +356,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         peeked.readings
     }
 
-    /// Decides by this node's shares.
+    /// Decides by this node's shares, which count what is unconfirmed.
     pub(super) fn decide_locally(&self, set: &ChargeSet<'_>, manner: Manner) -> Outcome {
         let (node, memory) = (&self.node, &self.node.memory);
+        node.share_unconfirmed(set);
         let division = |counter| node.division(counter);
         let (mirror, now) = (&memory.mirror, node.store_time());
         let outcome = memory.local.charge(set, division, mirror, now);
         if outcome.admitted {
             node.owes();
-            if let Manner::Reserve { id, lasts } = manner {
-                let set = set.clone();
-                memory.reserved.enter(&Reserve { id, lasts, set }, &outcome);
-            }
+            node.reserve_here(set, &outcome, manner);
         }
         outcome
     }
@@ -260,7 +424,8 @@ fn was_sent<T>(answer: &Answer<T>) -> bool {
 
 impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        Ok(self.charge_by(Nanos::MAX, set, Manner::Charge).await)
+        let decided = self.charge_by(Nanos::MAX, set, Manner::Charge).await;
+        Ok(decided.outcome)
     }
 
     /// Those that need the store are asked about together.
@@ -269,18 +434,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         let remote: Vec<usize> = (0..sets.len())
             .filter(|i| !node.decides(sets[*i]))
             .collect();
-        let asked: Vec<&ChargeSet<'_>> = remote.iter().map(|i| sets[*i]).collect();
-        let sent = node.runtime.now();
-        let answers = match asked.is_empty() {
-            true => Vec::new(),
-            false => node.guard.charge_each(&asked).await,
-        };
+        let sent: Vec<&ChargeSet<'_>> = remote.iter().map(|i| sets[*i]).collect();
         let mut outcomes: Vec<Option<Outcome>> = sets.iter().map(|_| None).collect();
-        for ((i, set), answer) in remote.iter().zip(asked).zip(answers) {
-            let was_sent = was_sent(&answer);
-            outcomes[*i] = answer.ok().filter(|o| node.believes_still(set, o, sent));
-            if was_sent && outcomes[*i].is_none() {
-                node.unconfirmed(set);
+        if !sent.is_empty() {
+            let decided = self.charge_all(Nanos::MAX, &sent, Manner::Charge).await;
+            for (i, decided) in remote.into_iter().zip(decided) {
+                outcomes[i] = Some(decided.outcome);
             }
         }
         let decided = outcomes.into_iter().zip(sets);
@@ -351,7 +510,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
 
     async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
         let manner = Manner::of(reserve);
-        Ok(self.charge_by(Nanos::MAX, &reserve.set, manner).await)
+        let decided = self.charge_by(Nanos::MAX, &reserve.set, manner).await;
+        Ok(decided.outcome)
     }
 
     /// What the store remembers only the store can settle: while it cannot be asked this is an error, and

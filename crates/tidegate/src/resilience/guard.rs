@@ -1,8 +1,8 @@
-//! Deadline, bulkhead and breaker around a store: whoever asks has an answer or an error in time.
+//! Deadline, bulkhead and breaker around a store: callers have a reply or an error in time.
 //!
-//! A call waits no longer than its budget. A charge that is answered later counts as charged by then,
-//! so it is given back: once, because a refund that may have arrived is never sent again. While the
-//! breaker is open nothing is asked but pings.
+//! A call waits no longer than its budget. A charge whose reply is late is handed on: somebody else waits for
+//! the reply, and decides meanwhile. Every other call that is late is given up. Lateness says nothing to the
+//! breaker. While the breaker is open only pings are sent.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -16,41 +16,56 @@ use tidegate_core::store::{
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
-use super::breaker::Change;
 use super::bulkhead::Bulkhead;
 use super::deadline::{budget_of, max_wait_of, within};
 use super::event::Watcher;
 use super::in_flight::{Barred, CallInFlight, InFlight};
-use super::owned::OwnedSet;
+use super::owned::{OwnedCharge, OwnedSet};
 use super::settings::Settings;
-use super::undo::{Manner, refund_of, unused};
+use super::undo::{Manner, refund_of, refund_units, unused};
 use crate::runtime::Runtime;
 
 type Answer<T> = Result<T, StoreError>;
 
-/// How long a late answer is waited for, to give back what it charged.
+/// How long a late reply is waited for. Then it counts as lost.
 pub(super) const LATE: Nanos = Nanos::from_secs(60);
 
-/// How long the answer to a debt, a seed or a grant is waited for.
+/// How long the reply to a debt, a seed or a grant is waited for.
 const PATIENT: Nanos = Nanos::from_secs(1);
 
-/// Why a store was not asked, or not heard.
+/// How long a late ping is waited for.
+const LATE_PING: Nanos = Nanos::from_secs(5);
+
+/// Why a store was not called, or did not reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-enum Away {
+pub(super) enum Away {
     #[error("the breaker is open")]
     Open,
-    #[error("too many calls are under way")]
+    #[error("too many calls are in flight")]
     Full,
-    #[error("the answer is late")]
+    #[error("the reply is late")]
     Late,
-    #[error("no time is left to ask")]
+    #[error("no time is left for a call")]
     NoTime,
-    #[error("the store left a question unanswered")]
-    Silent,
     #[error("there is no store for it")]
     Nowhere,
     #[error("the store may have lost counts")]
     Doubtful,
+}
+
+impl From<Barred> for Away {
+    fn from(barred: Barred) -> Self {
+        match barred {
+            Barred::Open => Away::Open,
+            Barred::Full => Away::Full,
+        }
+    }
+}
+
+impl From<Away> for StoreError {
+    fn from(why: Away) -> Self {
+        away(why, Nanos::ZERO)
+    }
 }
 
 fn away(why: Away, waited: Nanos) -> StoreError {
@@ -60,28 +75,56 @@ fn away(why: Away, waited: Nanos) -> StoreError {
     }
 }
 
-fn late_cause() -> FailureCause {
-    FailureCause::new(FailureKind::Timeout, "no reply within the budget")
-}
-
 /// The answer to whoever needs a store that has lost nothing.
 pub(super) fn doubtful() -> StoreError {
     away(Away::Doubtful, Nanos::ZERO)
 }
 
-/// A store that answers in time or not at all.
+/// A store that replies in time or not at all.
 pub(super) struct Guard<S, R> {
-    /// Nothing: whoever asks is told that there is no store.
+    /// Nothing: there is no store to call.
     store: Option<Arc<S>>,
     runtime: R,
     calls: Arc<InFlight>,
-    late: Bulkhead,
+    /// Refunds in the background.
+    refunds: Bulkhead,
     budget: Nanos,
+    /// How long a ping may take before it is late.
+    ping_within: Nanos,
 }
 
 /// Charges that go on by themselves.
-type Charging = Pin<Box<dyn Future<Output = Charged> + Send>>;
-type Charged = (Vec<OwnedSet>, Vec<Answer<Outcome>>);
+type Charging = Pin<Box<dyn Future<Output = Vec<Answer<Outcome>>> + Send>>;
+
+/// What came back of a charge that was sent.
+pub(super) enum ChargeReply {
+    /// One reply per set, in order.
+    InTime(Vec<Answer<Outcome>>),
+    /// The budget is over and there is no reply.
+    Late(LateReply),
+}
+
+/// The reply of a charge that is still in flight.
+pub(super) struct LateReply {
+    charging: Charging,
+    call: CallInFlight,
+    /// The store's epoch before the charge.
+    pub(super) epoch: Option<Life>,
+    pub(super) sent: Nanos,
+}
+
+/// What came back of a ping.
+pub(super) enum PingReply {
+    InTime(Vitals),
+    Late(LatePing),
+    Failed,
+}
+
+/// A ping that is still in flight.
+pub(super) struct LatePing {
+    pinging: Pin<Box<dyn Future<Output = Answer<Vitals>> + Send>>,
+    call: CallInFlight,
+}
 
 impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     pub(super) fn new(store: Option<S>, runtime: R, settings: &Settings, watcher: Watcher) -> Self {
@@ -89,13 +132,19 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
             store: store.map(Arc::new),
             runtime,
             calls: InFlight::new(settings, watcher),
-            late: Bulkhead::new(settings.in_flight),
+            refunds: Bulkhead::new(settings.in_flight),
             budget: settings.budget,
+            ping_within: settings.ping_every.max(settings.budget),
         }
     }
 
     pub(super) fn is_open(&self) -> bool {
         self.calls.is_open()
+    }
+
+    /// When the breaker last closed; zero if it never opened.
+    pub(super) fn closed_at(&self) -> Nanos {
+        self.calls.closed_at()
     }
 
     /// The slot that a subject is in, if it is in this store.
@@ -108,44 +157,82 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         self.store.as_ref()?.life()
     }
 
-    fn store(&self) -> Answer<&Arc<S>> {
-        let store = self.store.as_ref();
-        store.ok_or_else(|| away(Away::Nowhere, Nanos::ZERO))
+    fn store(&self) -> Result<&Arc<S>, Away> {
+        self.store.as_ref().ok_or(Away::Nowhere)
     }
 
-    /// Asks the store how it is. The only thing that is asked while the breaker is open.
-    pub(super) async fn ping(&self, beat: Beat) -> (Option<Vitals>, Option<Change>) {
+    /// Sends a heartbeat. The only call that passes an open breaker.
+    pub(super) async fn ping(&self, beat: Beat) -> PingReply {
         let Ok(store) = self.store() else {
-            return (None, None);
+            return PingReply::Failed;
         };
-        let ping = self.calls.ping(self.runtime.now());
-        let reply = within(&self.runtime, self.budget, pin!(store.beat(beat))).await;
         let now = self.runtime.now();
-        match reply {
-            Some(Ok(vitals)) => (Some(vitals), ping.ping_replied(now)),
-            Some(Err(error)) => (None, ping.ping_failed(now, || store.cause(&error))),
-            None => (None, ping.ping_failed(now, late_cause)),
+        self.calls.check_silence(now);
+        let (store, call) = (Arc::clone(store), self.calls.ping(now));
+        let mut ping = LatePing {
+            pinging: Box::pin(async move { store.beat(beat).await }),
+            call,
+        };
+        match within(&self.runtime, self.ping_within, ping.pinging.as_mut()).await {
+            Some(reply) => self
+                .pinged(ping.call, reply)
+                .map_or(PingReply::Failed, PingReply::InTime),
+            None => {
+                self.calls.ping_missed(self.runtime.now());
+                PingReply::Late(ping)
+            }
         }
     }
 
-    fn enter(&self) -> Answer<CallInFlight> {
-        let entered = self.calls.enter(self.runtime.now());
-        entered.map_err(|barred| {
-            let why = match barred {
-                Barred::Open => Away::Open,
-                Barred::Full => Away::Full,
-            };
-            away(why, Nanos::ZERO)
-        })
+    /// Waits on for a late ping.
+    pub(super) async fn late_ping(&self, mut ping: LatePing) -> Option<Vitals> {
+        let reply = within(&self.runtime, LATE_PING, ping.pinging.as_mut()).await?;
+        self.pinged(ping.call, reply)
     }
 
-    /// Reports how a call ended.
+    fn pinged(&self, call: CallInFlight, reply: Answer<Vitals>) -> Option<Vitals> {
+        let now = self.runtime.now();
+        match reply {
+            Ok(vitals) => {
+                call.ping_replied(now);
+                Some(vitals)
+            }
+            Err(error) => {
+                let cause = self.cause(&error);
+                if cause.kind == FailureKind::Timeout {
+                    drop(call);
+                } else {
+                    call.ping_failed(now, cause);
+                }
+                None
+            }
+        }
+    }
+
+    fn enter(&self) -> Result<CallInFlight, Away> {
+        Ok(self.calls.enter(self.runtime.now())?)
+    }
+
+    /// Reports how a call ended. A client library that stops waiting says nothing about the store.
     fn report<T>(&self, call: CallInFlight, answer: &Answer<T>) {
         let now = self.runtime.now();
         match answer {
-            Err(error) if !error.is_unacknowledged() => call.failed(now, || self.cause(error)),
+            Err(error) if !error.is_unacknowledged() => {
+                let cause = self.cause(error);
+                if cause.kind == FailureKind::Timeout {
+                    self.late(call);
+                } else {
+                    call.failed(now, cause);
+                }
+            }
             Ok(_) | Err(_) => call.replied(now),
-        };
+        }
+    }
+
+    /// Nobody waits for the reply any more.
+    fn late(&self, call: CallInFlight) {
+        drop(call);
+        self.calls.check_silence(self.runtime.now());
     }
 
     /// Why a call failed, as the store sees it.
@@ -166,11 +253,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         budget: Nanos,
         call: impl Future<Output = Answer<T>> + Send,
     ) -> Answer<T> {
-        let in_flight = self.enter()?;
         let remains = self.remains(until, budget)?;
-        let answer = within(&self.runtime, remains, pin!(call)).await;
-        let Some(answer) = answer else {
-            return self.late(in_flight, remains, budget);
+        let in_flight = self.enter()?;
+        let Some(answer) = within(&self.runtime, remains, pin!(call)).await else {
+            self.late(in_flight);
+            return Err(away(Away::Late, remains));
         };
         self.report(in_flight, &answer);
         answer
@@ -193,32 +280,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     /// What remains of a budget until `until`, if anything.
-    fn remains(&self, until: Nanos, budget: Nanos) -> Answer<Nanos> {
+    fn remains(&self, until: Nanos, budget: Nanos) -> Result<Nanos, Away> {
         match until.since(self.runtime.now()).min(budget) {
-            Nanos::ZERO if budget > Nanos::ZERO => Err(away(Away::NoTime, Nanos::ZERO)),
+            Nanos::ZERO if budget > Nanos::ZERO => Err(Away::NoTime),
             remains => Ok(remains),
         }
-    }
-
-    /// There was no answer. A store that had less than half of the budget is not to blame: the time went
-    /// elsewhere.
-    fn late<T>(&self, call: CallInFlight, waited: Nanos, budget: Nanos) -> Answer<T> {
-        if waited >= Nanos::new(budget.get() / 2) {
-            call.failed(self.runtime.now(), late_cause);
-        }
-        Err(away(Away::Late, waited))
-    }
-
-    /// Charges a set, as long as it is not `until` yet.
-    pub(super) async fn charge_by(
-        &self,
-        until: Nanos,
-        set: &ChargeSet<'_>,
-        manner: Manner,
-    ) -> Answer<Outcome> {
-        let mut answers = self.charge_all(until, &[set], manner).await?;
-        let answer = answers.pop();
-        answer.unwrap_or_else(|| Err(away(Away::Silent, Nanos::ZERO)))
     }
 
     /// What a charge would answer, as long as it is not `until` yet.
@@ -229,33 +295,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     /// Charges a debt. No decision waits for it, so it has more time than those have: taken for lost,
-    /// it would be charged once more. To the breaker it is late all the same, unless it was to be safe
-    /// elsewhere and took no longer than that may.
+    /// it would be charged once more.
     pub(super) async fn charge_debt(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.patiently(set, self.store()?.force(set)).await
+        self.patiently(self.store()?.force(set)).await
     }
 
-    /// Asks something of `set` that no decision waits for.
-    async fn patiently<T>(
-        &self,
-        set: &ChargeSet<'_>,
-        call: impl Future<Output = Answer<T>> + Send,
-    ) -> Answer<T> {
-        let in_flight = self.enter()?;
-        let sent = self.runtime.now();
-        let answer = within(&self.runtime, PATIENT, pin!(call)).await;
-        let answer = answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT)));
-        let waited = self.runtime.now().since(sent);
-        let in_time = match set.waits() {
-            true => self.budget_of(&[set]).max(self.budget),
-            false => self.budget,
-        };
-        if waited <= in_time {
-            self.report(in_flight, &answer);
-        } else {
-            in_flight.failed(self.runtime.now(), late_cause);
-        }
-        answer
+    /// Sends something that no decision waits for.
+    async fn patiently<T>(&self, call: impl Future<Output = Answer<T>> + Send) -> Answer<T> {
+        self.call_by(Nanos::MAX, PATIENT, call).await
     }
 
     /// How long a decision may wait for the store.
@@ -264,7 +311,6 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     /// When the decision on `sets` must have been made: `until`, or sooner if a caller gives up sooner.
-    /// A store that is given less time than its budget by a caller is not to blame for it.
     fn until(&self, until: Nanos, sets: &[&ChargeSet<'_>]) -> Nanos {
         let max_wait = max_wait_of(sets);
         if max_wait == Nanos::MAX {
@@ -273,12 +319,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         until.min(self.runtime.now().plus(max_wait))
     }
 
-    /// Charges sets that will be waited for even if nobody does any more.
-    fn charging(&self, sets: &[&ChargeSet<'_>], manner: Manner) -> Answer<Charging> {
+    /// Charges sets that are waited for even if the request is answered by then.
+    fn charging(&self, sets: &[&ChargeSet<'_>], manner: Manner) -> Result<Charging, Away> {
         let store = Arc::clone(self.store()?);
         let owned: Vec<OwnedSet> = sets.iter().map(|set| OwnedSet::of(set)).collect();
         Ok(Box::pin(async move {
-            let answers = match (owned.as_slice(), manner) {
+            match (owned.as_slice(), manner) {
                 ([only], Manner::Charge) => vec![store.charge(&only.set()).await],
                 ([only], Manner::Reserve { id, lasts }) => {
                     let set = only.set();
@@ -289,27 +335,49 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
                     let replies = store.charge_each(&sets.iter().collect::<Vec<_>>()).await;
                     one_reply_per_set(sets.len(), replies)
                 }
-            };
-            (owned, answers)
+            }
         }))
     }
 
-    async fn charge_all(
+    /// Charges sets with one deadline for all of them, which is not after `until`.
+    pub(super) async fn charge_all(
         &self,
         until: Nanos,
         sets: &[&ChargeSet<'_>],
         manner: Manner,
-    ) -> Answer<Vec<Answer<Outcome>>> {
-        let in_flight = self.enter()?;
-        let (budget, life) = (self.budget_of(sets), self.life());
-        let remains = self.remains(self.until(until, sets), budget)?;
-        let mut charging = self.charging(sets, manner)?;
-        let Some((_, answers)) = within(&self.runtime, remains, charging.as_mut()).await else {
-            self.wait_on(charging, life, manner);
-            return self.late(in_flight, remains, budget);
+    ) -> Result<ChargeReply, Away> {
+        let sent = self.runtime.now();
+        let remains = self.remains(self.until(until, sets), self.budget_of(sets))?;
+        let mut late = LateReply {
+            charging: self.charging(sets, manner)?,
+            call: self.enter()?,
+            epoch: self.life(),
+            sent,
         };
-        self.report_all(in_flight, sets, &answers);
-        Ok(answers)
+        match within(&self.runtime, remains, late.charging.as_mut()).await {
+            Some(answers) => {
+                self.report_all(late.call, sets, &answers);
+                Ok(ChargeReply::InTime(answers))
+            }
+            None => {
+                self.calls.check_silence(self.runtime.now());
+                Ok(ChargeReply::Late(late))
+            }
+        }
+    }
+
+    /// Waits on for late replies to `sets`: one per set, in order, or none if they are lost.
+    pub(super) async fn late_replies(
+        &self,
+        mut late: LateReply,
+        sets: &[ChargeSet<'_>],
+    ) -> Vec<Answer<Outcome>> {
+        let Some(answers) = within(&self.runtime, LATE, late.charging.as_mut()).await else {
+            return Vec::new();
+        };
+        let sets: Vec<&ChargeSet<'_>> = sets.iter().collect();
+        self.report_all(late.call, &sets, &answers);
+        answers
     }
 
     /// Reports one call that charged several sets: as failed if all of them failed.
@@ -325,28 +393,6 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         }
     }
 
-    /// Waits on for answers that nobody else waits for, and gives back what they charged.
-    fn wait_on(&self, mut charging: Charging, life: Option<Life>, manner: Manner) {
-        let (Some(permit), Some(store)) = (self.late.enter(), self.store.clone()) else {
-            return; // it stays charged, which refuses too much rather than too little
-        };
-        let runtime = self.runtime.clone();
-        self.runtime.spawn(async move {
-            let charged = within(&runtime, LATE, charging.as_mut()).await;
-            let (sets, answers) = charged.unwrap_or_default();
-            for (set, answer) in sets.iter().zip(answers) {
-                // A store that has lost the charge must not give it back.
-                if let Ok(outcome) = answer
-                    && outcome.admitted
-                    && store.life() == life
-                {
-                    undo_once(&*store, &runtime, set, &outcome, manner).await;
-                }
-            }
-            drop(permit);
-        });
-    }
-
     /// Gives a charge back that was made a moment ago, in the background: the request that it was for
     /// was refused elsewhere. What cannot be given back stays charged. `life` is the store's before the
     /// charge: one that has lost it must not give it back.
@@ -357,127 +403,98 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         life: Option<Life>,
         manner: Manner,
     ) {
+        let set = OwnedSet::of(set);
+        self.in_background(life, async move |store, runtime| match manner {
+            Manner::Charge => {
+                let refund = refund_of(&runtime, set.set(), &outcome);
+                let _lost_or_done = within(&runtime, LATE, pin!(store.refund(&refund))).await;
+            }
+            Manner::Reserve { id, lasts } => {
+                let settle = unused(id, lasts, set.set(), &outcome);
+                let _lost_or_done = within(&runtime, LATE, pin!(store.settle(&settle))).await;
+            }
+        });
+    }
+
+    /// Refunds units that the store has counted since `charged`, in the background and once.
+    pub(super) fn refund_units(&self, charge: OwnedCharge, charged: Nanos, epoch: Option<Life>) {
+        let set = OwnedSet::of_one(charge);
+        self.in_background(epoch, async move |store, runtime| {
+            let refund = refund_units(&runtime, set.set(), charged);
+            let _lost_or_done = within(&runtime, LATE, pin!(store.refund(&refund))).await;
+        });
+    }
+
+    /// Lost or not, it is not sent again. What belongs to another epoch is not sent at all.
+    fn in_background<F>(
+        &self,
+        epoch: Option<Life>,
+        task: impl FnOnce(Arc<S>, R) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
         if self.is_open() {
             return;
         }
-        let (Some(permit), Some(store)) = (self.late.enter(), self.store.clone()) else {
-            return;
+        let (Some(permit), Some(store)) = (self.refunds.enter(), self.store.clone()) else {
+            return; // it stays charged, which refuses too much rather than too little
         };
-        let (runtime, set) = (self.runtime.clone(), OwnedSet::of(set));
+        let runtime = self.runtime.clone();
         self.runtime.spawn(async move {
-            if store.life() == life {
-                undo_once(&*store, &runtime, &set, &outcome, manner).await;
+            if store.life() == epoch {
+                task(store, runtime).await;
             }
             drop(permit);
         });
     }
-}
 
-/// Lost or not, it is not sent again.
-async fn undo_once<S: Store, R: Runtime>(
-    store: &S,
-    runtime: &R,
-    set: &OwnedSet,
-    outcome: &Outcome,
-    manner: Manner,
-) {
-    match manner {
-        Manner::Charge => {
-            let refund = refund_of(runtime, set.set(), outcome);
-            let _lost_or_done = within(runtime, LATE, pin!(store.refund(&refund))).await;
-        }
-        Manner::Reserve { id, lasts } => {
-            let settle = unused(id, lasts, set.set(), outcome);
-            let _lost_or_done = within(runtime, LATE, pin!(store.settle(&settle))).await;
-        }
-    }
-}
-
-impl<S: Store + Probe + 'static, R: Runtime> Store for Guard<S, R> {
-    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.charge_by(Nanos::MAX, set, Manner::Charge).await
-    }
-
-    /// One deadline for all of them.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
-        match self.charge_all(Nanos::MAX, sets, Manner::Charge).await {
-            Ok(answers) => answers,
-            Err(StoreError::Unavailable { waited, .. }) => {
-                let late = |_: &&ChargeSet<'_>| Err(away(Away::Late, waited));
-                sets.iter().map(late).collect()
-            }
-            // One reply per set: the others were not sent either.
-            Err(refused) => {
-                let others = sets.iter().skip(1);
-                let others = others.map(|_| Err(away(Away::Silent, Nanos::ZERO)));
-                std::iter::once(Err(refused)).chain(others).collect()
-            }
-        }
-    }
-
-    async fn peek(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        self.peek_by(Nanos::MAX, set).await
-    }
-
-    async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+    pub(super) async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
         let budget = self.budget_of(&[&refund.set]).max(self.budget);
         let until = self.until(Nanos::MAX, &[&refund.set]);
         let refunding = self.store()?.refund(refund);
         self.call_by(until, budget, refunding).await
     }
 
-    /// No decision waits for it, and what is taken for lost stays charged: it has the time that debts
-    /// have, and is late to the breaker like them.
-    async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
-        let set = ChargeSet::of_one(charge.clone());
-        self.patiently(&set, self.store()?.grant(charge)).await
+    /// No decision waits for it, and what is taken for lost stays charged: it has the time that debts have.
+    pub(super) async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
+        self.patiently(self.store()?.grant(charge)).await
     }
 
-    async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+    pub(super) async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let budget = self.budget_of(&[set]).max(self.budget);
         let until = self.until(Nanos::MAX, &[set]);
         let forcing = self.store()?.force(set);
         self.call_by(until, budget, forcing).await
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
-        let manner = Manner::of(reserve);
-        self.charge_by(Nanos::MAX, &reserve.set, manner).await
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
+    pub(super) async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
         let budget = self.budget_of(&[&settle.set]).max(self.budget);
         let settling = self.store()?.settle(settle);
         self.call_by(Nanos::MAX, budget, settling).await
     }
 
     /// No decision waits for it: it has the time that debts have.
-    async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
-        let in_flight = self.enter()?;
-        let seeding = pin!(self.store()?.seed(seeds));
-        let answer = within(&self.runtime, PATIENT, seeding).await;
-        let answer = answer.unwrap_or_else(|| Err(away(Away::Late, PATIENT)));
-        self.report(in_flight, &answer);
-        answer
+    pub(super) async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
+        self.patiently(self.store()?.seed(seeds)).await
     }
 
-    async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
+    pub(super) async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
         self.call_of(hold, self.store()?.hold(hold)).await
     }
 
-    async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
+    pub(super) async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
         self.call_of(hold, self.store()?.renew(hold)).await
     }
 
-    async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
+    pub(super) async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
         self.call_of(hold, self.store()?.release(hold)).await
     }
 
-    async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
+    pub(super) async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
         self.call(self.store()?.inspect(set)).await
     }
 
-    async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
+    pub(super) async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
         self.call(self.store()?.reset(set)).await
     }
 }

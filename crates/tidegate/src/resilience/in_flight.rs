@@ -4,6 +4,7 @@
 //! Changes of the breaker are published from here, outside its lock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tidegate_core::store::{FailureCause, FailureKind};
@@ -21,6 +22,10 @@ pub(super) struct InFlight {
     calls: Bulkhead,
     failures: Arc<FailureCounts>,
     watcher: Watcher,
+    /// When the breaker last closed.
+    closed_at: AtomicU64,
+    /// When the newest call was sent that was answered.
+    answered: AtomicU64,
 }
 
 /// Why a call may not be sent.
@@ -36,6 +41,7 @@ pub(super) enum Barred {
 pub(super) struct CallInFlight {
     of: Arc<InFlight>,
     _permit: Option<Permit>,
+    sent: Nanos,
     reported: bool,
 }
 
@@ -46,6 +52,8 @@ impl InFlight {
             calls: Bulkhead::new(settings.in_flight),
             failures: Arc::clone(&settings.failures),
             watcher,
+            closed_at: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
         })
     }
 
@@ -61,75 +69,106 @@ impl InFlight {
         }
         let permit = self.calls.enter().ok_or(Barred::Full)?;
         breaker.sent(now);
-        Ok(self.call(Some(permit)))
+        Ok(self.call(Some(permit), now))
     }
 
     /// A ping is about to be sent. Pings pass an open breaker.
     pub(super) fn ping(self: &Arc<Self>, now: Nanos) -> CallInFlight {
         self.breaker.lock().sent(now);
-        self.call(None)
+        self.call(None, now)
     }
 
-    fn call(self: &Arc<Self>, permit: Option<Permit>) -> CallInFlight {
+    fn call(self: &Arc<Self>, permit: Option<Permit>, sent: Nanos) -> CallInFlight {
         CallInFlight {
             of: Arc::clone(self),
             _permit: permit,
+            sent,
             reported: false,
         }
     }
 
-    fn update(&self, event: impl FnOnce(&mut Breaker) -> Option<Change>) -> Option<Change> {
+    /// Opens the breaker if the store has been silent for too long.
+    pub(super) fn check_silence(&self, now: Nanos) {
+        self.update(now, |breaker| breaker.check_silence(now));
+    }
+
+    /// A ping is late.
+    pub(super) fn ping_missed(&self, now: Nanos) {
+        self.update(now, |breaker| {
+            breaker.ping_missed();
+            breaker.check_silence(now)
+        });
+    }
+
+    /// When the breaker last closed; zero if it never opened.
+    pub(super) fn closed_at(&self) -> Nanos {
+        Nanos::new(self.closed_at.load(Ordering::Acquire))
+    }
+
+    fn update(&self, now: Nanos, event: impl FnOnce(&mut Breaker) -> Option<Change>) {
         let change = event(&mut self.breaker.lock());
-        match &change {
+        match change {
             Some(Change::Opened(cause)) => {
-                let cause = cause.clone();
                 if cause.kind == FailureKind::Silent {
                     self.failures.record(&cause); // no call of its own failed
                 }
                 (self.watcher)(Event::BreakerOpened { cause });
             }
-            Some(Change::Closed) => (self.watcher)(Event::BreakerClosed),
+            Some(Change::Closed) => {
+                self.closed_at.store(now.get(), Ordering::Release);
+                (self.watcher)(Event::BreakerClosed);
+            }
             None => {}
         }
-        change
     }
 }
 
 impl CallInFlight {
     /// The store answered, in time or late.
-    pub(super) fn replied(mut self, now: Nanos) -> Option<Change> {
-        self.reported = true;
-        self.of.update(|breaker| breaker.replied(now))
+    pub(super) fn replied(mut self, now: Nanos) {
+        self.answered();
+        self.of.update(now, |breaker| breaker.replied(now));
     }
 
     /// The call ended with an error.
-    pub(super) fn failed(
-        mut self,
-        now: Nanos,
-        cause: impl FnOnce() -> FailureCause,
-    ) -> Option<Change> {
-        self.reported = true;
-        let cause = cause();
+    pub(super) fn failed(mut self, now: Nanos, cause: FailureCause) {
         self.of.failures.record(&cause);
-        self.of.update(|breaker| breaker.failed(now, || cause))
+        if self.is_outdated() {
+            return;
+        }
+        self.reported = true;
+        self.of.update(now, |breaker| breaker.failed(now, || cause));
     }
 
     /// The ping was answered.
-    pub(super) fn ping_replied(mut self, now: Nanos) -> Option<Change> {
-        self.reported = true;
-        self.of.update(|breaker| breaker.ping_replied(now))
+    pub(super) fn ping_replied(mut self, now: Nanos) {
+        self.answered();
+        self.of.update(now, |breaker| breaker.ping_replied(now));
     }
 
     /// The ping ended with an error.
-    pub(super) fn ping_failed(
-        mut self,
-        now: Nanos,
-        cause: impl FnOnce() -> FailureCause,
-    ) -> Option<Change> {
-        self.reported = true;
-        let cause = cause();
+    pub(super) fn ping_failed(mut self, now: Nanos, cause: FailureCause) {
         self.of.failures.record(&cause);
-        self.of.update(|breaker| breaker.ping_failed(now, || cause))
+        if self.is_outdated() {
+            return;
+        }
+        self.reported = true;
+        self.of
+            .update(now, |breaker| breaker.ping_failed(now, || cause));
+    }
+}
+
+impl CallInFlight {
+    fn answered(&mut self) {
+        self.reported = true;
+        let answered = &self.of.answered;
+        answered.fetch_max(self.sent.get(), Ordering::AcqRel);
+    }
+
+    /// Whether the store has answered what was sent after this call: then its failure says nothing about the
+    /// store. A connection that was replaced fails all of its calls at once, long after.
+    fn is_outdated(&self) -> bool {
+        self.sent.get() < self.of.answered.load(Ordering::Acquire)
     }
 }
 

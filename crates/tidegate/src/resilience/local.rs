@@ -11,7 +11,7 @@ use tidegate_core::store::{
     Charge, ChargeSet, Hold, Inspection, OnStoreFailure, Outcome, Reading, Refund, Refunded, Role,
     Seed, Source,
 };
-use tidegate_core::units::Nanos;
+use tidegate_core::units::{Cost, Nanos};
 
 use super::mirror::Mirror;
 use super::owed::Owed;
@@ -80,6 +80,24 @@ impl Local {
         now: Nanos,
     ) -> Outcome {
         self.decide(set, Intent::Force, division, mirror, now)
+    }
+
+    /// Counts units toward this node's share that were admitted otherwise, and owes nothing for them.
+    pub(super) fn count(
+        &self,
+        charge: &Charge<'_>,
+        cost: Cost,
+        division: Division,
+        mirror: &Mirror,
+        now: Nanos,
+    ) {
+        let charge = Charge {
+            cost,
+            ..charge.clone()
+        };
+        if let Cut::Share(share) = self.cut(&charge, division, mirror, now) {
+            self.memory.force_at(&ChargeSet::of_one(share), now);
+        }
     }
 
     fn decide(

@@ -6,6 +6,7 @@
 
 use tidegate_core::units::Nanos;
 
+use super::late::LateCharges;
 use super::local::Local;
 use super::mirror::Mirror;
 use super::open_slots::OpenSlots;
@@ -16,6 +17,8 @@ use super::settings::Settings;
 pub(super) struct Memory {
     /// What was last seen of each counter.
     pub(super) mirror: Mirror,
+    /// Charges whose replies are late.
+    pub(super) late: LateCharges,
     /// The shares that decide without a store, and what is owed of them.
     pub(super) local: Local,
     /// The slots that it has given out.
@@ -29,6 +32,7 @@ impl Memory {
     pub(super) fn new(wall: Nanos, settings: &Settings) -> Self {
         Memory {
             mirror: Mirror::new(settings.remembered),
+            late: LateCharges::default(),
             local: Local::new(wall, settings.remembered),
             slots: OpenSlots::new(settings.remembered),
             reserved: Reserved::new(settings.remembered),

@@ -47,6 +47,8 @@ struct Doubt {
 pub(super) struct Hearing {
     pub(super) now: Nanos,
     pub(super) confirmed: Nanos,
+    /// When the request was sent, by the local clock.
+    pub(super) sent: Nanos,
 }
 
 impl Mirror {
@@ -73,7 +75,8 @@ impl Mirror {
             if !same {
                 known.charge = OwnedCharge::of(charge);
             }
-            let set_back = known.at.since(at) > PATIENCE;
+            // A late reply is as old as it is: only the reply to a newer request shows a clock set back.
+            let set_back = known.at.since(at) > PATIENCE && by.sent >= known.heard;
             let live = known.matters(at, by.now);
             known.told = false;
             if same && live && !set_back {
@@ -116,6 +119,18 @@ impl Mirror {
         let counter = charge.counter();
         let part = self.counters.part(counter);
         part.get(&counter).map(|known| known.fresh_at)
+    }
+
+    /// The newest state of a counter, as one of the charge's limit, if it was ever seen.
+    pub(super) fn newest(&self, charge: &Charge<'_>, at: Nanos) -> Option<State> {
+        let counter = charge.counter();
+        let part = self.counters.part(counter);
+        let known = part.get(&counter)?;
+        if known.charge.limit.tag() == charge.limit.tag() {
+            return Some(known.state.clone());
+        }
+        let state = known.state.clone();
+        Some(charge.limit.adopt(&known.charge.limit, state, at))
     }
 
     /// The state of a counter, if it is news to the local share.

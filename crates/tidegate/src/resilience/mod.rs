@@ -4,7 +4,7 @@
 //! From the outside in: `deny_cache` remembers refusals; `lease` decides by units drawn in advance, of
 //! sets that it may have to `split`; `spread` divides a request among the parts of
 //! a store; `fallback` decides by this node's share of each limit (`local`) when a part cannot be asked
-//! or believed; `guard` is the part behind `deadline`, `bulkhead` and `breaker`. Beside them `node`
+//! or believed, and by the newest state seen when its reply is `late`; `guard` is the part behind `deadline`, `bulkhead` and `breaker`. Beside them `node`
 //! pings, puts the `mirror` and the `open_slots` back into a part that lost them, and charges what is
 //! `owed`; these, and what was `reserved` here, are the `memory` that all parts share. `standing` knows
 //! when a part may be believed and who else shares it; `store_clock` tells its time and `clock_watch`
@@ -24,6 +24,7 @@ mod fallback;
 mod guard;
 mod in_flight;
 mod join;
+mod late;
 mod lease;
 mod lenient;
 mod local;
@@ -34,6 +35,7 @@ mod node;
 mod open_slots;
 mod owed;
 mod owned;
+mod pending;
 mod reserved;
 mod settings;
 mod split;
@@ -45,7 +47,8 @@ mod undo;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidegate_core::store::{NodeId, Parts};
+use tidegate_core::algorithms::Limit;
+use tidegate_core::store::{NodeId, Parts, Terms};
 
 pub use self::breaker::{Breaker, Change};
 pub use self::clock_watch::{ClockNews, ClockReading, ClockWatch, Level, Offset, Tolerance};
@@ -56,6 +59,7 @@ pub use self::fallback::Fallback;
 pub(crate) use self::join::join_all;
 pub use self::lease::{Lease, LeaseFacts, Lender};
 pub use self::lenient::{Lenient, Nodes, Overshoot};
+pub use self::pending::PendingUnits;
 pub use self::settings::{BreakerSettings, Settings};
 use self::spread::AsOne;
 pub use self::spread::{PartWatch, Spread};
@@ -89,15 +93,32 @@ pub fn resilient_parts<P: Parts + 'static, R: Runtime>(
     let spread = Spread::new(parts, runtime.clone(), me, settings, watch);
     let roster = spread.clone();
     let nodes: Nodes = Arc::new(move || roster.nodes());
+    let late = spread.clone();
+    let unsettled = Arc::new(move |counter| late.is_unsettled(counter));
     let lenient = Lenient::new(spread, runtime.clone(), views, nodes);
     let lease = Lease::new(lenient, runtime.clone(), leases);
-    DenyCache::new(lease, runtime, denials, at_most)
+    DenyCache::new(lease, runtime, denials, at_most).unless(unsettled)
 }
 
 impl<P: Parts + 'static, R: Runtime> Resilient<P, R> {
     /// The nodes as last listed, to be kept for the next start.
     pub fn roster(&self) -> Vec<NodeId> {
         self.spread().roster()
+    }
+
+    /// What this node has admitted and the store does not count yet, to be kept for the next start.
+    pub fn pending(&self) -> Vec<PendingUnits> {
+        self.spread().pending()
+    }
+
+    /// Goes on with what was pending before a restart. `limit_of` finds the limit that its rule has now, and
+    /// the rule's terms. How many counters of it have a rule.
+    pub fn restore_pending(
+        &self,
+        pending: &[PendingUnits],
+        limit_of: impl Fn(&PendingUnits) -> Option<(Limit, Terms)>,
+    ) -> usize {
+        self.spread().restore_pending(pending, limit_of)
     }
 
     /// How far the store's clock and this node's are apart.

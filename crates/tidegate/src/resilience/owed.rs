@@ -29,8 +29,10 @@ struct Debt {
     drains_from: Nanos,
     /// Units under way to the store.
     pushing: u64,
-    /// The bulk has been charged: decisions are the store's again, and what came in between follows.
+    /// Decisions are the store's: the bulk has been charged, or only late replies left something.
     settled: bool,
+    /// Units that this node's share does not count yet.
+    unshared: u64,
 }
 
 impl Debt {
@@ -55,6 +57,16 @@ pub(super) struct Due {
     pub(super) counter: u128,
     pub(super) charge: OwnedCharge,
     pub(super) cost: Cost,
+    pub(super) cause: DueCause,
+}
+
+/// Why units were admitted that the store does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum DueCause {
+    /// The store was away.
+    Outage,
+    /// Its reply was late.
+    Late,
 }
 
 impl Owed {
@@ -84,10 +96,7 @@ impl Owed {
     /// level has drained at `empty_at`.
     pub(super) fn spend(&self, charge: &Charge<'_>, share: &Limit, at: Nanos, empty_at: Nanos) {
         let counter = charge.counter();
-        let drains_from = match share.algorithm().takes_burst() {
-            true => empty_at,
-            false => Nanos::ZERO,
-        };
+        let drains_from = drains_from(share, empty_at);
         let mut part = self.debts.part(counter);
         if let Some(debt) = part.get_mut(&counter) {
             if debt.share.tag() != share.tag() {
@@ -109,10 +118,119 @@ impl Owed {
             drains_from,
             pushing: 0,
             settled: false,
+            unshared: 0,
         };
         debt.spend(charge.cost, at);
         part.insert(counter, debt);
         self.open.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A charge was admitted at the store's time `admitted` because its reply was late, and the store does not
+    /// count it. What of it still matters is a debt. Decisions on the counter stay the store's. `unshared`
+    /// units of it are not counted by this node's share.
+    pub(super) fn spend_late(
+        &self,
+        charge: &OwnedCharge,
+        admitted: Nanos,
+        at: Nanos,
+        empty_at: Nanos,
+        unshared: u64,
+    ) {
+        let counter = charge.counter();
+        let Some(cost) = still_matters(charge, admitted, at, empty_at) else {
+            return;
+        };
+        let mut part = self.debts.part(counter);
+        if !part.contains_key(&counter) {
+            if !self.debts.has_room(&part) {
+                return;
+            }
+            let debt = Debt {
+                charge: charge.clone(),
+                share: charge.limit.clone(),
+                state: charge.limit.fresh(at),
+                drains_from: drains_from(&charge.limit, empty_at),
+                pushing: 0,
+                settled: true,
+                unshared: 0,
+            };
+            part.insert(counter, debt);
+            self.open.fetch_add(1, Ordering::AcqRel);
+        }
+        if let Some(debt) = part.get_mut(&counter) {
+            debt.spend(cost, at);
+            debt.unshared = debt.unshared.saturating_add(unshared);
+        }
+    }
+
+    /// Every counter with units that the store does not count at its time `at`.
+    pub(super) fn each(&self, at: Nanos, mut see: impl FnMut(&OwnedCharge, u64)) {
+        if self.is_empty() {
+            return;
+        }
+        for mut part in self.debts.parts() {
+            for debt in part.values_mut() {
+                let units = debt.units(at).saturating_add(debt.pushing);
+                if units > 0 {
+                    see(&debt.charge, units);
+                }
+            }
+        }
+    }
+
+    /// Goes on with a debt from before a restart, as it was at the store's time `at`. This node's share
+    /// counts it, and decides until the store has charged it.
+    pub(super) fn restore(&self, charge: OwnedCharge, at: Nanos) {
+        let (units, limit) = (charge.units(), charge.limit.clone());
+        self.spend(&charge.charge(), &limit, at, at);
+        let counter = charge.counter();
+        if let Some(debt) = self.debts.part(counter).get_mut(&counter) {
+            debt.unshared = debt.unshared.saturating_add(units);
+        }
+    }
+
+    /// Units of a counter that the store does not count, those on their way to it included.
+    pub(super) fn units(&self, counter: u128, at: Nanos) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut part = self.debts.part(counter);
+        part.get_mut(&counter)
+            .map_or(0, |debt| debt.units(at).saturating_add(debt.pushing))
+    }
+
+    /// The store counts units for which nobody was admitted: they pay for as many that it does not count.
+    /// Whether there were as many, and not yet on their way.
+    pub(super) fn cancel(&self, charge: &OwnedCharge, at: Nanos) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let counter = charge.counter();
+        let mut part = self.debts.part(counter);
+        let Some(debt) = part.get_mut(&counter) else {
+            return false;
+        };
+        let (units, cost) = (debt.units(at), charge.units());
+        if units < cost {
+            return false;
+        }
+        debt.state = debt.share.holding(units - cost, at.max(debt.drains_from));
+        debt.unshared = debt.unshared.min(units - cost);
+        if units == cost && debt.pushing == 0 {
+            part.remove(&counter);
+            self.open.fetch_sub(1, Ordering::AcqRel);
+        }
+        true
+    }
+
+    /// Units that this node's share does not count yet, and does from now on.
+    pub(super) fn take_unshared(&self, counter: u128) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut part = self.debts.part(counter);
+        part.get_mut(&counter)
+            .map_or(0, |debt| std::mem::take(&mut debt.unshared))
     }
 
     /// A locally admitted charge was given back.
@@ -164,6 +282,11 @@ impl Owed {
             counter,
             charge: debt.charge.clone(),
             cost,
+            cause: if debt.settled {
+                DueCause::Late
+            } else {
+                DueCause::Outage
+            },
         })
     }
 
@@ -199,4 +322,28 @@ impl Owed {
             self.open.fetch_sub(1, Ordering::AcqRel);
         }
     }
+}
+
+/// When a debt begins to drain: a bucket's, when the store's own level has drained.
+fn drains_from(limit: &Limit, empty_at: Nanos) -> Nanos {
+    if limit.algorithm().takes_burst() {
+        empty_at
+    } else {
+        Nanos::ZERO
+    }
+}
+
+/// What is left at `at` of a charge that was admitted earlier: windows end, and a bucket drains when the store's
+/// own level has.
+fn still_matters(
+    charge: &OwnedCharge,
+    admitted: Nanos,
+    at: Nanos,
+    empty_at: Nanos,
+) -> Option<Cost> {
+    let limit = &charge.limit;
+    let from = drains_from(limit, empty_at).max(admitted).min(at);
+    let mut state = limit.holding(charge.units(), from);
+    let moment = limit.advance(&mut state, at);
+    Cost::new(limit.used(&state, moment).min(charge.units()))
 }

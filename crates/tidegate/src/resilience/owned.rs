@@ -20,6 +20,26 @@ pub(super) struct OwnedCharge {
 }
 
 impl OwnedCharge {
+    /// A charge that must pass.
+    pub(super) fn new(
+        subject: Fingerprint,
+        rule: RuleName,
+        rate: u8,
+        limit: Limit,
+        cost: Cost,
+        terms: Terms,
+    ) -> Self {
+        OwnedCharge {
+            subject,
+            rule,
+            rate,
+            limit,
+            cost,
+            role: Role::Enforce,
+            terms,
+        }
+    }
+
     pub(super) fn of(charge: &Charge<'_>) -> Self {
         OwnedCharge {
             subject: charge.subject,
@@ -51,6 +71,37 @@ impl OwnedCharge {
         self
     }
 
+    /// The bits that identify its counter.
+    pub(super) fn counter(&self) -> u128 {
+        self.rule.counter(self.subject, self.rate)
+    }
+
+    /// Which of the rule's rates.
+    pub(super) fn rate(&self) -> u8 {
+        self.rate
+    }
+
+    /// What it costs.
+    pub(super) fn units(&self) -> u64 {
+        self.cost.get()
+    }
+
+    /// The same with `units` less, if any are left.
+    pub(super) fn less(&self, units: u64) -> Option<OwnedCharge> {
+        let cost = Cost::new(self.cost.get().saturating_sub(units))?;
+        Some(OwnedCharge {
+            cost,
+            ..self.clone()
+        })
+    }
+
+    /// Whether units of one instant still count at the other: in the same fixed window, or less than a window
+    /// apart.
+    pub(super) fn same_window(&self, one: Nanos, other: Nanos) -> bool {
+        let apart = one.since(other).max(other.since(one));
+        self.limit.window_at(one) == self.limit.window_at(other) && apart < self.limit.full_window()
+    }
+
     pub(super) fn rule(&self) -> &RuleName {
         &self.rule
     }
@@ -77,6 +128,10 @@ pub(super) struct OwnedSet(Vec<OwnedCharge>);
 impl OwnedSet {
     pub(super) fn of(set: &ChargeSet<'_>) -> Self {
         OwnedSet(set.charges.iter().map(OwnedCharge::of).collect())
+    }
+
+    pub(super) fn of_one(charge: OwnedCharge) -> Self {
+        OwnedSet(vec![charge])
     }
 
     pub(super) fn set(&self) -> ChargeSet<'_> {

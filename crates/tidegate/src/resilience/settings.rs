@@ -11,8 +11,8 @@ use super::failure_counts::FailureCounts;
 /// How a node gets along without its store.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long a decision waits for the store where its rule says nothing. Several times the round
-    /// trip within a zone, and nothing a client would notice.
+    /// How long a decision waits for the store where its rule says nothing. Longer than the pauses of a
+    /// healthy store nearly always are, and nothing a client would notice.
     pub budget: Nanos,
     /// Calls to the store in flight; beyond it the store counts as away. Bounds what a hang can pile
     /// up.
@@ -96,7 +96,7 @@ impl Default for BreakerSettings {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            budget: Nanos::from_millis(5),
+            budget: Nanos::from_millis(25),
             in_flight: 4_096,
             failures: Arc::default(),
             breaker: BreakerSettings::default(),

@@ -63,7 +63,7 @@ pub(super) fn refund_of<'a, R: Runtime>(
     keep_charged(&mut set, outcome);
     let resets = outcome.readings.iter().map(|r| r.figures.reset_after);
     Refund {
-        id: u128::from(runtime.random()) << 64 | u128::from(runtime.random()),
+        id: refund_id(runtime),
         charged: outcome.at,
         // It is sent once and soon: to remember its id for as long as a long limit would fill the store.
         until: outcome
@@ -71,6 +71,24 @@ pub(super) fn refund_of<'a, R: Runtime>(
             .plus(resets.max().unwrap_or(Nanos::ZERO).min(LATE)),
         set,
     }
+}
+
+/// A refund of units that the store has counted since `charged`, under an id of its own.
+pub(super) fn refund_units<'a, R: Runtime>(
+    runtime: &R,
+    set: ChargeSet<'a>,
+    charged: Nanos,
+) -> Refund<'a> {
+    Refund {
+        id: refund_id(runtime),
+        charged,
+        until: charged.plus(LATE),
+        set,
+    }
+}
+
+fn refund_id<R: Runtime>(runtime: &R) -> u128 {
+    u128::from(runtime.random()) << 64 | u128::from(runtime.random())
 }
 
 /// The readings of an outcome as if its charges had been given back at once.

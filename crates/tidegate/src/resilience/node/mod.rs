@@ -6,6 +6,7 @@
 //! the guard.
 
 mod clock;
+mod late;
 mod push;
 mod recovery;
 mod slots;
@@ -20,6 +21,7 @@ use tidegate_core::algorithms::Division;
 use tidegate_core::store::{ChargeSet, Life, NodeId, Outcome, Probe, Slot, Store};
 use tidegate_core::units::Nanos;
 
+pub(super) use self::late::Outstanding;
 use super::clock_watch::ClockWatch;
 use super::event::{Event, Watcher};
 use super::guard::Guard;
@@ -59,8 +61,10 @@ pub(super) struct Node<S, R> {
     pushing: AtomicBool,
     asking: AtomicBool,
     telling: AtomicBool,
-    /// When new slots are the store's to give again, after it was away.
-    gives_slots: AtomicU64,
+    /// When the newest ping was sent that was answered.
+    heard_ping: AtomicU64,
+    /// When the breaker last closed, as far as a ping has noticed.
+    noticed_closing: AtomicU64,
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
@@ -90,7 +94,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             pushing: AtomicBool::new(false),
             asking: AtomicBool::new(false),
             telling: AtomicBool::new(false),
-            gives_slots: AtomicU64::new(0),
+            heard_ping: AtomicU64::new(0),
+            noticed_closing: AtomicU64::new(0),
             confirmed: AtomicU64::new(0),
         })
     }
@@ -169,13 +174,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
 
     fn note(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
         let now = self.runtime.now();
-        // What took longer than the next ping would tell the time worse than that.
-        if now.since(sent) <= self.settings.ping_every {
-            self.clock.note(sent, now, outcome.at);
-        }
+        self.clock.note(sent, now, outcome.at);
         let by = Hearing {
             now,
             confirmed: Nanos::new(self.confirmed.load(Ordering::Acquire)),
+            sent,
         };
         let readings = outcome.readings.iter().zip(&outcome.seen);
         for (charge, (reading, seen)) in set.charges.iter().zip(readings) {
@@ -212,6 +215,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         let (mirror, owed) = (&self.memory.mirror, &self.memory.local.owed);
         let confirmed = Nanos::new(self.confirmed.load(Ordering::Acquire));
         let holds = |subject| self.guard.slot(subject).is_some();
+        let late = &self.memory.late;
+        late.update_active(|ledger| ledger.void_credits(|charge| holds(charge.subject)));
         for (charge, admitted) in mirror.take_doubtful(holds, confirmed) {
             let (charge, now) = (charge.owing(admitted), self.store_time());
             let empty_at = mirror.empties_at(&charge).unwrap_or(now);

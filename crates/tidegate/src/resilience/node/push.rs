@@ -9,7 +9,7 @@ use tidegate_core::units::Nanos;
 use super::{Node, PER_CALL, SLOTS_AT_ONCE, by_slot};
 use crate::resilience::event::Event;
 use crate::resilience::join::join_all;
-use crate::resilience::owed::Due;
+use crate::resilience::owed::{Due, DueCause};
 use crate::runtime::Runtime;
 
 impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
@@ -17,6 +17,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     pub(in crate::resilience) fn owes(self: &Arc<Self>) {
         if self.exact.load(Ordering::Acquire) && !self.guard.is_open() {
             self.push_soon(self.settings.push_soon);
+        }
+    }
+
+    /// What a late reply left is charged at once.
+    pub(super) fn push_now(self: &Arc<Self>) {
+        if self.exact.load(Ordering::Acquire) && !self.guard.is_open() {
+            self.push_soon(Nanos::ZERO);
         }
     }
 
@@ -129,9 +136,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             }
         }
         if charged {
-            (self.watcher)(Event::Pushed {
-                counters: due.len(),
-                units: due.iter().map(|due| due.cost.get()).sum(),
+            let units = due.iter().map(|due| due.cost.get()).sum();
+            let late = due.iter().all(|due| due.cause == DueCause::Late);
+            (self.watcher)(if late {
+                Event::LatePushed { units }
+            } else {
+                let counters = due.len();
+                Event::Pushed { counters, units }
             });
         } else {
             self.unconfirmed(&set);

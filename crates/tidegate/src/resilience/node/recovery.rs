@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use tidegate_core::algorithms::State;
-use tidegate_core::store::{Probe, Seed, Slot, Store};
+use tidegate_core::store::{Probe, Seed, Slot, Store, Vitals};
 use tidegate_core::units::Nanos;
 
 use super::{Node, PER_CALL, SLOTS_AT_ONCE, by_slot};
-use crate::resilience::breaker::Change;
 use crate::resilience::event::Event;
+use crate::resilience::guard::PingReply;
 use crate::resilience::join::join_all;
 use crate::resilience::owned::OwnedCharge;
 use crate::resilience::standing::{Next, Standing};
@@ -35,22 +35,40 @@ pub(super) async fn pings<S: Store + Probe + 'static, R: Runtime>(
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
-    /// One ping, and what follows from it.
+    /// One ping, and what follows from it. A late ping is waited for in the background.
     async fn ping(self: &Arc<Self>) {
         let beat = self.standing.lock().beat();
         let sent = self.runtime.now();
-        let (vitals, change) = self.guard.ping(beat).await;
-        let now = self.runtime.now();
-        if change == Some(Change::Closed) {
-            self.update_standing(|standing| standing.reachable(now));
-            let others_have_told = now.plus(self.settings.recovery);
-            let gives_slots = &self.gives_slots;
-            gives_slots.store(others_have_told.get(), Ordering::Release);
+        match self.guard.ping(beat).await {
+            PingReply::InTime(vitals) => self.heard(sent, &vitals),
+            PingReply::Failed => self.update_standing(Standing::unheard),
+            PingReply::Late(ping) => {
+                if self.guard.is_open() {
+                    self.update_standing(Standing::unheard);
+                }
+                let node = Arc::clone(self);
+                self.runtime.spawn(async move {
+                    match node.guard.late_ping(ping).await {
+                        Some(vitals) => node.heard(sent, &vitals),
+                        None => node.update_standing(Standing::unheard),
+                    }
+                });
+            }
         }
-        let Some(vitals) = vitals else {
-            self.update_standing(Standing::unheard);
+    }
+
+    /// The reply to a ping that was sent at `sent`. An older reply than one that was heard says nothing new.
+    fn heard(self: &Arc<Self>, sent: Nanos, vitals: &Vitals) {
+        if self.heard_ping.fetch_max(sent.get(), Ordering::AcqRel) > sent.get() {
             return;
-        };
+        }
+        let now = self.runtime.now();
+        let closing = self.guard.closed_at();
+        let noticed = self.noticed_closing.swap(closing.get(), Ordering::AcqRel);
+        let closed = noticed != closing.get();
+        if closed {
+            self.update_standing(|standing| standing.reachable(now));
+        }
         self.clock.note(sent, now, vitals.at);
         self.watch_clock(now.since(sent), vitals.at);
         // Found out before the lock is taken, because it may take a while.
@@ -58,7 +76,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         let (was_known, next) = self.update_standing(|standing| {
             // One that was never met and should hold what this node remembers took over from another.
             let was_known = standing.is_exact() || standing.life().is_none();
-            let next = standing.heard(&vitals, now, || remembers);
+            let next = standing.heard(vitals, now, || remembers);
             if !standing.is_exact() {
                 self.exact.store(false, Ordering::Release);
             }
@@ -68,9 +86,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             Next::Nothing => {
                 self.confirmed.store(sent.get(), Ordering::Release);
                 self.tell_slots();
-                match change {
-                    Some(Change::Closed) => self.push_spread(),
-                    _ => self.owes(), // nothing is left lying
+                if closed {
+                    self.push_spread();
+                } else {
+                    self.owes(); // nothing is left lying
                 }
             }
             Next::Believe => self.settle_soon(),

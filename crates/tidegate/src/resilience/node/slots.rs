@@ -21,8 +21,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     /// when it is back, the others are given the time to tell it of theirs, or it would find room where
     /// all is taken.
     pub(in crate::resilience) fn gives_slots(&self) -> bool {
-        let from = Nanos::new(self.gives_slots.load(Ordering::Acquire));
-        self.is_exact() && self.runtime.now() >= from
+        let closed = self.guard.closed_at();
+        let waits =
+            closed > Nanos::ZERO && self.runtime.now().since(closed) < self.settings.recovery;
+        self.is_exact() && !waits
     }
 
     /// The life of the store that is asked about a slot, for `believes_slots`.

@@ -11,6 +11,7 @@ use super::groups::{Group, Places, Steps, by_place};
 use super::tally::Tally;
 use super::{Inner, Place};
 use crate::resilience::deadline::{budget_of, max_wait_of};
+use crate::resilience::fallback::Decided;
 use crate::resilience::join::join_all;
 use crate::resilience::undo::Manner;
 use crate::runtime::Runtime;
@@ -95,7 +96,7 @@ struct Turn<'t, 'a, S, R> {
     until: Nanos,
     tally: Tally,
     /// What was charged so far, and in which life of its store.
-    charged: Vec<(&'t Group<'a>, Outcome, Option<Life>)>,
+    charged: Vec<(&'t Group<'a>, Decided, Option<Life>)>,
 }
 
 impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> Turn<'t, 'a, S, R> {
@@ -103,11 +104,11 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> Turn<'t, 'a, S, R> {
     async fn charge(&mut self, group: &'t Group<'a>) -> bool {
         let store = &self.places[group.place].store;
         let life = store.life();
-        let outcome = store.charge_by(self.until, &group.set, self.manner).await;
-        self.tally.note(group, &outcome);
-        let admitted = outcome.admitted;
+        let decided = store.charge_by(self.until, &group.set, self.manner).await;
+        self.tally.note(group, &decided.outcome);
+        let admitted = decided.outcome.admitted;
         if admitted {
-            self.charged.push((group, outcome, life));
+            self.charged.push((group, decided, life));
         }
         admitted
     }
@@ -119,16 +120,16 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> Turn<'t, 'a, S, R> {
             let store = &places[group.place].store;
             store.charge_by(until, &group.set, manner)
         });
-        for (group, outcome) in shadows.iter().zip(join_all(charging).await) {
-            self.tally.note(group, &outcome);
+        for (group, decided) in shadows.iter().zip(join_all(charging).await) {
+            self.tally.note(group, &decided.outcome);
         }
     }
 
     /// The request is refused: what was charged for it is given back.
     fn take_back(&mut self) {
-        for (group, outcome, life) in std::mem::take(&mut self.charged) {
+        for (group, decided, life) in std::mem::take(&mut self.charged) {
             let store = &self.places[group.place].store;
-            let before = store.take_back(&group.set, outcome, life, self.manner);
+            let before = store.take_back(&group.set, decided, life, self.manner);
             self.tally.read(group, &before);
         }
     }

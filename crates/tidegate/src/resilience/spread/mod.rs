@@ -18,7 +18,8 @@ use std::sync::{Arc, Weak};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_core::store::{NodeId, Outcome, PartId, Parts, Slot, Source};
+use tidegate_core::algorithms::Limit;
+use tidegate_core::store::{NodeId, Outcome, PartId, Parts, Slot, Source, Terms};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
@@ -30,6 +31,7 @@ use super::event::Watcher;
 use super::failure_counts::FailureCounts;
 use super::fallback::Fallback;
 use super::memory::Memory;
+use super::pending::PendingUnits;
 use super::settings::{NODES_UNKNOWN, Settings};
 use super::store_clock::StoreClock;
 use crate::runtime::Runtime;
@@ -120,6 +122,30 @@ impl<P: Parts + 'static, R: Runtime> Spread<P, R> {
     /// How often any part failed, by kind.
     pub fn failures(&self) -> &FailureCounts {
         &self.0.settings.failures
+    }
+
+    /// What this node has admitted and the store does not count yet.
+    pub(super) fn pending(&self) -> Vec<PendingUnits> {
+        self.0.memory.pending(self.0.time())
+    }
+
+    /// Goes on with what was pending before a restart; how many counters of it have a rule.
+    pub(super) fn restore_pending(
+        &self,
+        pending: &[PendingUnits],
+        limit_of: impl Fn(&PendingUnits) -> Option<(Limit, Terms)>,
+    ) -> usize {
+        let found = pending.iter().filter_map(|pending| {
+            let (limit, terms) = limit_of(pending)?;
+            self.0.memory.restore(pending, &limit, terms);
+            Some(())
+        });
+        found.count()
+    }
+
+    /// Whether a late reply may still change what can be admitted of a counter.
+    pub(super) fn is_unsettled(&self, counter: u128) -> bool {
+        self.0.memory.late.is_unsettled(counter)
     }
 
     /// How many nodes to reckon with: those listed, or as many as somebody said if that is more.

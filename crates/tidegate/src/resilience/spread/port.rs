@@ -37,7 +37,7 @@ impl<P: Parts + 'static, R: Runtime> Lender for Spread<P, R> {
         let charge = Manner::Charge;
         Ok(match places.as_slice() {
             [] => self.0.nothing_asked(),
-            [only] => only.store.charge_by(until, set, charge).await,
+            [only] => only.store.charge_by(until, set, charge).await.outcome,
             _ => {
                 self.0
                     .charge_in_turn(until, set, &places, &of, charge)

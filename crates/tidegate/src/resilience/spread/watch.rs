@@ -80,6 +80,7 @@ impl PartWatch for AsOne {
                 | Event::Seeded { .. }
                 | Event::Pushed { .. }
                 | Event::Unconfirmed { .. }
+                | Event::LatePushed { .. }
                 | Event::Clock(_)
         ) {
             (self.watcher)(event.clone());
@@ -96,6 +97,7 @@ impl PartWatch for AsOne {
                 Event::Seeded { .. }
                 | Event::Pushed { .. }
                 | Event::Unconfirmed { .. }
+                | Event::LatePushed { .. }
                 | Event::Clock(_) => {}
             }
         });
@@ -136,6 +138,7 @@ mod tests {
                 Event::Seeded { .. }
                 | Event::Pushed { .. }
                 | Event::Unconfirmed { .. }
+                | Event::LatePushed { .. }
                 | Event::Clock(_) => '.',
             });
         }));

@@ -1,0 +1,94 @@
+//! A healthy store whose replies are late: the limit holds, nobody is denied wrongly, nothing fails.
+//!
+//! Judged by counts: how long a decision takes is for the machine to say.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate_parts::{Fault, Server as Redis};
+
+use crate::fleet::{Line, OPENED, wait_exact};
+use crate::http::ask;
+use crate::server::Server;
+
+const LIMIT: u64 = 300;
+const NODES: usize = 4;
+const CLIENTS: usize = 16;
+
+/// Four nodes as they come, on a line that can be disturbed.
+fn nodes(line: &Line) -> Vec<Server> {
+    let rules = format!(
+        "version: 1\nrules:\n  - {{ name: window, match: {{ path: /window }}, by: ip, rate: {LIMIT}/day, algorithm: \
+         fixed-window }}\n  - {{ name: bucket, match: {{ path: /bucket }}, by: ip, rate: {LIMIT}/day burst {LIMIT} \
+         }}\n  - {{ name: money, match: {{ path: /money }}, by: ip, rate: {LIMIT}/day, algorithm: fixed-window, \
+         on_store_late: deny }}\n"
+    );
+    let store = line.url();
+    let start = || Server::with(&rules, &["--store", &store]);
+    let nodes: Vec<Server> = (0..NODES).map(|_| start()).collect();
+    nodes.iter().for_each(wait_exact);
+    // Whoever has just started takes a second to learn how many there are.
+    std::thread::sleep(Duration::from_millis(1_500));
+    nodes
+}
+
+/// So many requests of one client address, from many connections to all nodes; how many pass.
+fn storm(nodes: &[Server], ip: &str, path: &str, requests: u64) -> u64 {
+    let (left, allowed) = (AtomicU64::new(requests), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for i in 0..CLIENTS {
+            let (left, allowed, body) = (&left, &allowed, ask(ip, path));
+            scope.spawn(move || {
+                let mut clients: Vec<_> = nodes.iter().map(Server::client).collect();
+                let mut turn = i;
+                while left
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |l| l.checked_sub(1))
+                    .is_ok()
+                {
+                    turn += 1;
+                    let reply = clients[turn % NODES].post("/v1/check", &body);
+                    assert!(matches!(reply.status, 200 | 429), "{reply:?}");
+                    allowed.fetch_add(u64::from(reply.status == 200), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    allowed.into_inner()
+}
+
+/// It was 0.4 of the limit, because the breaker took lateness for failure, or 1.4 of it, because a fresh local
+/// share decided beside a store that was counting.
+#[test]
+fn half_of_all_replies_late_admit_the_limit() {
+    let redis = Redis::redis7();
+    let line = Line::to(redis.address());
+    let nodes = nodes(&line);
+    line.set(Fault::Jitter(
+        Duration::from_millis(2),
+        Duration::from_millis(40),
+    ));
+    for (ip, path) in [("192.0.2.1", "/window"), ("192.0.2.2", "/bucket")] {
+        let allowed = storm(&nodes, ip, path, 4 * LIMIT);
+        let most = LIMIT * 102 / 100 + NODES as u64;
+        eprintln!("{path}: {allowed} of {LIMIT}");
+        assert!(allowed >= LIMIT * 9 / 10, "{path}: {allowed}");
+        assert!(allowed <= most, "{path}: {allowed}");
+    }
+    let allowed = storm(&nodes, "192.0.2.3", "/money", 4 * LIMIT);
+    eprintln!("/money: {allowed} of {LIMIT}");
+    assert!(allowed <= LIMIT, "never over: {allowed}");
+    assert!(allowed >= LIMIT * 9 / 10, "{allowed}");
+    for node in &nodes {
+        let opened = node.lines().iter().any(|(_, line)| {
+            let message = line["message"].as_str();
+            message.is_some_and(|message| message.starts_with(OPENED))
+        });
+        assert!(!opened, "lateness opens no breaker");
+    }
+    let late = |node: &Server| {
+        let page = node.admin_get("/metrics").body;
+        page.lines()
+            .any(|line| line.contains("source=\"late\"") && !line.ends_with(" 0"))
+    };
+    assert!(nodes.iter().any(late), "some decisions were late");
+}

@@ -1,0 +1,169 @@
+//! Several nodes and a healthy store whose replies are late: the bound of the documents is reached and not
+//! exceeded.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidegate::resilience::{Resilient, Settings, resilient};
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+use tidegate_core::store::{Charge, ChargeSet, OnStoreLate, Outcome, Role, Source, Store, Terms};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::{Cost, Nanos};
+use tidegate_sim::Variant;
+use tidegate_sim::executor::{NodeRuntime, Sim};
+use tidegate_sim::model::{Cluster, Divided, Intent, Lateness, Link, Model, SharedModel, Weather};
+
+const DATE: Nanos = Nanos::from_secs(1_700_000_000);
+const MS: fn(u64) -> Nanos = Nanos::from_millis;
+const LIMIT: u64 = 100;
+
+/// Nodes that share a store and know of each other, and a counter.
+struct Nodes {
+    sim: Sim,
+    model: SharedModel,
+    nodes: Vec<Resilient<Divided, NodeRuntime>>,
+    rule: RuleName,
+    limit: Limit,
+    terms: Terms,
+}
+
+impl Nodes {
+    fn new(count: usize, on_late: OnStoreLate, variant: Variant) -> Self {
+        let sim = Sim::new(1);
+        let model = Arc::new(Mutex::new(Model::new(DATE)));
+        let node = |i: usize| {
+            let sent = Arc::default();
+            let link = Link::new(&sim, &model, i, Nanos::ZERO, variant, &sent);
+            let runtime = NodeRuntime::new(&sim, i, Nanos::from_secs(7), DATE);
+            let cluster = Arc::new(Cluster::new([Arc::clone(&model)]));
+            let parts = Divided::new(&cluster, link);
+            resilient(parts, runtime, Settings::default(), Arc::new(|_| {}))
+        };
+        let nodes = (0..count).map(node).collect();
+        sim.run_until(MS(2_500)); // until the lists of nodes are known to be complete
+        let spec = Spec::new(Algorithm::FixedWindow, LIMIT, Nanos::from_secs(3_600));
+        Nodes {
+            sim,
+            model,
+            nodes,
+            rule: RuleName::new("late"),
+            limit: Limit::compile(&spec, Precision::Memory).expect("a fit rate"),
+            terms: Terms {
+                on_late,
+                ..Terms::USUAL
+            },
+        }
+    }
+
+    fn set(&self, cost: u64) -> ChargeSet<'_> {
+        ChargeSet::of([Charge {
+            subject: Fingerprint::new(42),
+            rule: &self.rule,
+            rate: 0,
+            limit: Cow::Borrowed(&self.limit),
+            cost: Cost::new(cost).expect("a cost"),
+            role: Role::Enforce,
+            terms: &self.terms,
+        }])
+    }
+
+    fn charge(&self, node: usize, cost: u64) -> Outcome {
+        let set = self.set(cost);
+        let outcome = self.sim.block_on(self.nodes[node].charge(&set));
+        outcome.expect("decisions do not fail")
+    }
+
+    /// Somebody else uses units, and no node hears of it.
+    fn used_elsewhere(&self, units: u64) {
+        if units > 0 {
+            let mut model = self.model.lock();
+            let now = model.time(self.sim.now());
+            let outcome = model.counters.decide(&self.set(units), Intent::Charge, now);
+            assert!(outcome.admitted);
+        }
+    }
+
+    fn booked(&self) -> u64 {
+        let counter = self.set(1).charges[0].counter();
+        let mut model = self.model.lock();
+        let now = model.time(self.sim.now());
+        model.counters.used(counter, &self.limit, now)
+    }
+
+    fn lateness(&self, by: Nanos) {
+        self.model.lock().set_weather(Weather {
+            lateness: Lateness {
+                per_mille: 1_000,
+                min: by,
+                max: by,
+                node: None,
+            },
+            ..Weather::FAIR
+        });
+    }
+}
+
+/// All nodes last saw `used` units, then hear nothing while the rest is used up elsewhere. What is admitted in
+/// all, and what the store counts when it has heard of everything.
+fn admitted(used: u64, on_late: OnStoreLate, variant: Variant) -> (u64, u64) {
+    let count = 4;
+    let nodes = Nodes::new(count, on_late, variant);
+    let mut left = used;
+    for node in 0..count {
+        // The last units are used last, so that each node has seen nearly all of them.
+        let own = if node + 1 == count { left } else { left.min(1) };
+        if own > 0 {
+            assert!(nodes.charge(node, own).admitted);
+            left -= own;
+        }
+    }
+    for node in 0..count {
+        // A denial shows the state too.
+        if used > 0 {
+            assert!(!nodes.charge(node, LIMIT).admitted);
+        }
+    }
+    nodes.used_elsewhere(LIMIT - used);
+    nodes.lateness(MS(900));
+    let mut total = LIMIT;
+    for node in 0..count {
+        for _ in 0..30 {
+            let outcome = nodes.charge(node, 1);
+            assert_eq!(outcome.source, Source::Late);
+            if !outcome.admitted {
+                break;
+            }
+            total += 1;
+        }
+    }
+    nodes
+        .sim
+        .run_until(nodes.sim.now().plus(Nanos::from_secs(3)));
+    (total, nodes.booked())
+}
+
+#[test]
+fn the_bound_is_reached_and_every_unit_is_charged_in_the_end() {
+    for (used, want) in [(50, 125), (75, 106), (90, 101), (95, 100), (100, 100)] {
+        let found = admitted(used, OnStoreLate::Local, Variant::Shipped);
+        assert_eq!(found, (want, want), "{used} used");
+    }
+}
+
+#[test]
+fn where_late_requests_are_denied_nothing_is_over() {
+    for used in [0, 50, 90, 100] {
+        let found = admitted(used, OnStoreLate::Deny, Variant::Shipped);
+        assert_eq!(found, (LIMIT, LIMIT), "{used} used");
+    }
+}
+
+/// The mistakes that this page is to catch: parts that are not divided, and debts that are never forced.
+#[test]
+fn parts_that_are_not_divided_and_debts_that_are_not_charged_are_seen() {
+    let (total, _) = admitted(50, OnStoreLate::Local, Variant::IgnoresPeers);
+    assert!(total > 125, "{total}");
+    let (total, booked) = admitted(50, OnStoreLate::Local, Variant::NeverPushes);
+    assert_eq!((total, booked), (125, 100));
+}

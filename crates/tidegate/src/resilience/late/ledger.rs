@@ -1,0 +1,463 @@
+//! What one node knows of charges whose replies are late: the policy as a pure state machine.
+//!
+//! Per counter: units that are `waiting` (admitted here, the reply is outstanding) and `credits` (the store
+//! counts them for requests that were denied here). Units that the store is known not to count are debt and
+//! live in the write-back queue; here they only come and go as effects.
+//!
+//! Events and the time go in, decisions and effects come out. Invariants: a unit is waiting, a credit, a debt
+//! or confirmed, and never two of these; a request that is denied keeps nothing; a credit is spent or
+//! refunded, once.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+
+use smallvec::SmallVec;
+use tidegate_core::algorithms::Limit;
+use tidegate_core::store::Role;
+use tidegate_core::units::Nanos;
+
+use crate::resilience::counters::AsIs;
+use crate::resilience::owned::OwnedCharge;
+
+/// How long a credit waits for a request that it can pay for, at most. Then it is refunded.
+pub(in crate::resilience) const CREDIT_LASTS: Nanos = Nanos::from_millis(250);
+
+/// How long a credit of a limit can pay. The store lets go of a unit by the time of its charge, so a unit that is
+/// used later makes the window shorter by as much: by a twentieth, and no more.
+fn credit_lasts(limit: &Limit) -> Nanos {
+    CREDIT_LASTS.min(Nanos::new(limit.full_window().get() / 20))
+}
+
+/// Identifies a request whose reply is outstanding.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(in crate::resilience) struct LateId(u64);
+
+/// The units of one charge of a late request, and how they may be paid for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::resilience) struct Claim {
+    pub(in crate::resilience) counter: u128,
+    pub(in crate::resilience) units: u64,
+    /// What this node may have unconfirmed of the counter: its part, less its debt.
+    pub(in crate::resilience) room: u64,
+    /// What the charge means for the request.
+    pub(in crate::resilience) role: Role,
+}
+
+/// How the units of one charge were paid for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::resilience) enum Payment {
+    /// Not at all: they are not admitted.
+    None,
+    /// By this node's part. They are waiting until the reply.
+    Part,
+    /// By credits.
+    Credit,
+}
+
+/// One payment per claim, in order.
+pub(in crate::resilience) type Payments = SmallVec<[Payment; 4]>;
+
+/// What a reply said about one charge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::resilience) enum ChargeFate {
+    /// The store counts its units since then.
+    Charged(Nanos),
+    /// The store does not count them.
+    Denied,
+    /// The reply is lost: the store may count them or not.
+    Unknown,
+}
+
+/// What the node has to do.
+#[derive(Clone, Debug)]
+pub(in crate::resilience) enum LateEffect {
+    /// These units were admitted and the store does not count them: force them.
+    Debt {
+        charge: OwnedCharge,
+        /// When they were admitted, by the store's time.
+        admitted: Nanos,
+        /// So many of them are not counted by this node's share yet.
+        unshared: u64,
+    },
+    /// The store counts these units since `charged`, and nobody was admitted for them: refund them.
+    Refund { charge: OwnedCharge, charged: Nanos },
+}
+
+struct Credit {
+    charge: OwnedCharge,
+    charged: Nanos,
+    /// When it can pay no longer, by the store's time.
+    pays_until: Nanos,
+    /// When it is refunded, by the local time.
+    until: Nanos,
+}
+
+impl Credit {
+    fn pays_at(&self, at: Nanos) -> bool {
+        at < self.pays_until && self.charge.same_window(self.charged, at)
+    }
+}
+
+#[derive(Default)]
+struct LateAccount {
+    /// Units admitted here whose reply is outstanding.
+    waiting: u64,
+    /// Of these, so many are counted by this node's share.
+    shared: u64,
+    /// The oldest first.
+    credits: VecDeque<Credit>,
+    /// Requests whose reply is outstanding.
+    open: u64,
+}
+
+struct LateRequest {
+    charges: SmallVec<[OwnedCharge; 2]>,
+    payments: Payments,
+    decided: Nanos,
+}
+
+/// The late charges of one node.
+#[derive(Default)]
+pub(in crate::resilience) struct LateLedger {
+    accounts: HashMap<u128, LateAccount, BuildHasherDefault<AsIs>>,
+    requests: BTreeMap<LateId, LateRequest>,
+    next: u64,
+}
+
+impl LateLedger {
+    pub(in crate::resilience) fn is_empty(&self) -> bool {
+        self.accounts.is_empty()
+    }
+
+    /// Whether a reply may change what can be admitted of a counter: one is outstanding, or there are
+    /// credits.
+    pub(in crate::resilience) fn is_unsettled(&self, counter: u128) -> bool {
+        self.accounts.contains_key(&counter)
+    }
+
+    /// Units admitted here whose reply is outstanding.
+    pub(in crate::resilience) fn waiting(&self, counter: u128) -> u64 {
+        self.accounts.get(&counter).map_or(0, |a| a.waiting)
+    }
+
+    /// What pays for a request, if it is admitted. Nothing is kept of a request that is denied.
+    fn decide(&mut self, claims: &[Claim], at: Nanos) -> Option<Payments> {
+        let (admitted, payments) = self.afford(claims, at);
+        if admitted {
+            self.pay(claims, &payments, at);
+        }
+        admitted.then_some(payments)
+    }
+
+    /// Whether a request whose reply is late can be admitted at the store's time `at`, and what would pay
+    /// for each of its claims.
+    pub(in crate::resilience) fn afford(&self, claims: &[Claim], at: Nanos) -> (bool, Payments) {
+        let mut payments = Payments::new();
+        for (i, claim) in claims.iter().enumerate() {
+            payments.push(self.affordable(claim, at, &claims[..i], &payments));
+        }
+        let passes = |role: Role| {
+            let of_role = claims
+                .iter()
+                .zip(&payments)
+                .filter(move |(c, _)| c.role == role);
+            of_role.map(|(_, payment)| *payment != Payment::None)
+        };
+        let quotas = passes(Role::Quota).count() == 0 || passes(Role::Quota).any(|pays| pays);
+        let admitted = quotas && passes(Role::Enforce).all(|pays| pays);
+        (admitted, payments)
+    }
+
+    /// What could pay for a claim, after the earlier claims of the same request.
+    fn affordable(&self, claim: &Claim, at: Nanos, earlier: &[Claim], paid: &[Payment]) -> Payment {
+        let spent = |by: Payment| -> u64 {
+            let pairs = earlier.iter().zip(paid);
+            let same = pairs.filter(|(c, p)| c.counter == claim.counter && **p == by);
+            same.map(|(c, _)| c.units).sum()
+        };
+        let account = self.accounts.get(&claim.counter);
+        let credits = account.map_or(0, |account| account.credit_units(at));
+        let needed = |by| claim.units.saturating_add(spent(by));
+        if claim.role != Role::Shadow && needed(Payment::Credit) <= credits {
+            return Payment::Credit;
+        }
+        let waiting = account.map_or(0, |a| a.waiting);
+        if waiting.saturating_add(needed(Payment::Part)) <= claim.room {
+            return Payment::Part;
+        }
+        Payment::None
+    }
+
+    /// Takes what pays for a request that is admitted.
+    pub(in crate::resilience) fn pay(&mut self, claims: &[Claim], payments: &[Payment], at: Nanos) {
+        for (claim, payment) in claims.iter().zip(payments) {
+            match payment {
+                Payment::None => {}
+                Payment::Part => {
+                    self.accounts.entry(claim.counter).or_default().waiting += claim.units;
+                }
+                Payment::Credit => self.spend_credits(claim.counter, claim.units, at),
+            }
+        }
+    }
+
+    /// The reply came in time and denied the request: whether credits pay for it. All or nothing.
+    pub(in crate::resilience) fn pay_by_credits(&mut self, claims: &[Claim], at: Nanos) -> bool {
+        let by_credit: SmallVec<[Claim; 4]> = claims
+            .iter()
+            .filter(|claim| claim.role != Role::Shadow)
+            .map(|claim| Claim {
+                room: 0,
+                role: Role::Enforce,
+                ..*claim
+            })
+            .collect();
+        !by_credit.is_empty() && self.decide(&by_credit, at).is_some()
+    }
+
+    /// Keeps a request whose reply is outstanding.
+    pub(in crate::resilience) fn open(
+        &mut self,
+        charges: impl IntoIterator<Item = OwnedCharge>,
+        payments: Payments,
+        decided: Nanos,
+    ) -> LateId {
+        let id = LateId(self.next);
+        self.next += 1;
+        let charges: SmallVec<[OwnedCharge; 2]> = charges.into_iter().collect();
+        for charge in &charges {
+            let counter = charge.counter();
+            self.accounts.entry(counter).or_default().open += 1;
+        }
+        let request = LateRequest {
+            charges,
+            payments,
+            decided,
+        };
+        self.requests.insert(id, request);
+        id
+    }
+
+    /// A request that was not sent is admitted: its units are debt at once.
+    pub(in crate::resilience) fn never_sent(
+        &mut self,
+        charges: impl IntoIterator<Item = OwnedCharge>,
+        payments: &[Payment],
+        at: Nanos,
+    ) -> Vec<LateEffect> {
+        let mut effects = Vec::new();
+        for (charge, payment) in charges.into_iter().zip(payments) {
+            if *payment == Payment::Part {
+                self.fall_due(&charge, at, at, &mut effects);
+            }
+        }
+        effects
+    }
+
+    /// The reply arrived, or is lost. `fate` is what became of a charge, by its number.
+    /// `now` is the local time and `at` the store's. `settle_debt` takes units off the counter's debt if it
+    /// has as many.
+    pub(in crate::resilience) fn replied(
+        &mut self,
+        id: LateId,
+        fate: impl Fn(usize) -> ChargeFate,
+        (now, at): (Nanos, Nanos),
+        mut settle_debt: impl FnMut(&OwnedCharge) -> bool,
+    ) -> Vec<LateEffect> {
+        let Some(request) = self.requests.remove(&id) else {
+            return Vec::new();
+        };
+        let mut effects = Vec::new();
+        let lines = request.charges.into_iter().zip(&request.payments);
+        for (i, (charge, payment)) in lines.enumerate() {
+            let counter = charge.counter();
+            if let Some(account) = self.accounts.get_mut(&counter) {
+                account.open -= 1;
+            }
+            match (payment, fate(i)) {
+                (Payment::Part, ChargeFate::Charged(at))
+                    if charge.same_window(at, request.decided) =>
+                {
+                    self.stop_waiting(&charge);
+                }
+                // Charged to a later window than that of the admission, where it is not due.
+                (Payment::Part, ChargeFate::Charged(charged)) if charged > request.decided => {
+                    self.stop_waiting(&charge);
+                    self.add_credit(charge, charged, (now, at));
+                }
+                (Payment::Part, _) => self.fall_due(&charge, request.decided, at, &mut effects),
+                (Payment::None | Payment::Credit, ChargeFate::Charged(charged)) => {
+                    if !settle_debt(&charge) {
+                        self.add_credit(charge, charged, (now, at));
+                    }
+                }
+                (Payment::None | Payment::Credit, ChargeFate::Denied | ChargeFate::Unknown) => {}
+            }
+            self.close(counter);
+        }
+        effects
+    }
+
+    /// A request that was admitted here is denied elsewhere: it keeps nothing. Whether its reply is still
+    /// outstanding.
+    pub(in crate::resilience) fn withdraw(&mut self, id: LateId, now: (Nanos, Nanos)) -> bool {
+        let Some(request) = self.requests.get_mut(&id) else {
+            return false;
+        };
+        let paid = std::mem::take(&mut request.payments);
+        request.payments = paid.iter().map(|_| Payment::None).collect();
+        let lines: SmallVec<[OwnedCharge; 2]> = request.charges.clone();
+        let charged = request.decided;
+        for (charge, payment) in lines.into_iter().zip(paid) {
+            match payment {
+                Payment::None => {}
+                Payment::Part => self.stop_waiting(&charge),
+                Payment::Credit => self.add_credit(charge, charged, now),
+            }
+        }
+        true
+    }
+
+    /// Units that this node's share does not count yet, and does from now on.
+    pub(in crate::resilience) fn take_unshared(&mut self, counter: u128) -> u64 {
+        let Some(account) = self.accounts.get_mut(&counter) else {
+            return 0;
+        };
+        let unshared = account.waiting - account.shared;
+        account.shared = account.waiting;
+        unshared
+    }
+
+    /// Credits that nobody used in time are refunded, of counters that the store `holds`.
+    pub(in crate::resilience) fn expire(
+        &mut self,
+        now: Nanos,
+        holds: impl Fn(&OwnedCharge) -> bool,
+    ) -> Vec<LateEffect> {
+        let mut effects = Vec::new();
+        self.accounts.retain(|_, account| {
+            account.credits.retain(|credit| {
+                let over = credit.until <= now && holds(&credit.charge);
+                if over {
+                    effects.push(LateEffect::Refund {
+                        charge: credit.charge.clone(),
+                        charged: credit.charged,
+                    });
+                }
+                !over
+            });
+            !account.is_over()
+        });
+        effects
+    }
+
+    /// The store has lost its counts: credits of counters that it `holds` are void.
+    pub(in crate::resilience) fn void_credits(&mut self, holds: impl Fn(&OwnedCharge) -> bool) {
+        self.accounts.retain(|_, account| {
+            account.credits.retain(|credit| !holds(&credit.charge));
+            !account.is_over()
+        });
+    }
+
+    /// Units that are waiting, for the data folder.
+    pub(in crate::resilience) fn all_waiting(&self) -> impl Iterator<Item = OwnedCharge> {
+        self.requests.values().flat_map(|request| {
+            let lines = request.charges.iter().zip(&request.payments);
+            let waiting = lines.filter(|(_, payment)| **payment == Payment::Part);
+            waiting.map(|(charge, _)| charge.clone())
+        })
+    }
+
+    fn stop_waiting(&mut self, charge: &OwnedCharge) {
+        if let Some(account) = self.accounts.get_mut(&charge.counter()) {
+            account.waiting -= charge.units();
+            account.shared = account.shared.min(account.waiting);
+        }
+    }
+
+    /// Units that were admitted are not counted by the store: credits pay, or they become debt.
+    fn fall_due(
+        &mut self,
+        charge: &OwnedCharge,
+        admitted: Nanos,
+        at: Nanos,
+        effects: &mut Vec<LateEffect>,
+    ) {
+        let (counter, units) = (charge.counter(), charge.units());
+        let Some(account) = self.accounts.get_mut(&counter) else {
+            return;
+        };
+        account.waiting -= units;
+        let shared = account.shared.min(units);
+        account.shared -= shared;
+        if account.credit_units(at) >= units {
+            self.spend_credits(counter, units, at);
+            return;
+        }
+        effects.push(LateEffect::Debt {
+            charge: charge.clone(),
+            admitted,
+            unshared: units - shared,
+        });
+        self.close(counter);
+    }
+
+    fn add_credit(&mut self, charge: OwnedCharge, charged: Nanos, (now, at): (Nanos, Nanos)) {
+        let account = self.accounts.entry(charge.counter()).or_default();
+        account.credits.push_back(Credit {
+            pays_until: at.plus(credit_lasts(&charge.limit)),
+            charge,
+            charged,
+            until: now.plus(CREDIT_LASTS),
+        });
+    }
+
+    /// Spends credits that were charged in the window of `at`, the oldest first. What is left of the last
+    /// one stays a credit.
+    fn spend_credits(&mut self, counter: u128, units: u64, at: Nanos) {
+        let Some(account) = self.accounts.get_mut(&counter) else {
+            return;
+        };
+        let mut left = units;
+        account.credits.retain_mut(|credit| {
+            if left == 0 || !credit.pays_at(at) {
+                return true;
+            }
+            let has = credit.charge.units();
+            let rest = credit.charge.less(left);
+            left = left.saturating_sub(has);
+            let stays = rest.is_some();
+            if let Some(rest) = rest {
+                credit.charge = rest;
+            }
+            stays
+        });
+        self.close(counter);
+    }
+
+    fn close(&mut self, counter: u128) {
+        if self
+            .accounts
+            .get(&counter)
+            .is_some_and(LateAccount::is_over)
+        {
+            self.accounts.remove(&counter);
+        }
+    }
+}
+
+impl LateAccount {
+    /// Credits that can pay at the store's time `at`.
+    fn credit_units(&self, at: Nanos) -> u64 {
+        let credits = self.credits.iter();
+        let valid = credits.filter(|c| c.pays_at(at));
+        valid.map(|c| c.charge.units()).sum()
+    }
+
+    fn is_over(&self) -> bool {
+        self.waiting == 0 && self.open == 0 && self.credits.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;
