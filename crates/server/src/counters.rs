@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidegate::clock::SystemClock;
 use tidegate::observe::{JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
-use tidegate::resilience::{self, Resilient};
+use tidegate::resilience::{self, PendingUnits, Resilient};
 use tidegate::runtime::TokioRuntime;
-use tidegate::stores::disk::{BadJournal, DiskStore, JournalNews};
+use tidegate::stores::disk::{BadJournal, DiskStore, JournalNews, Remembered};
 use tidegate::stores::memory::MemoryStore;
 use tidegate::stores::redis::{Fault, Redis, RedisConfig, SecretError};
 use tidegate::{Limiter, Secret};
@@ -256,15 +256,26 @@ fn tell_journal(news: JournalNews) {
 }
 
 /// Learns the secret of the nodes that share the store, or gives them `own`, and begins to count
-/// there. Until then this node decides by its share of each limit. The secret, if it counts there now.
-pub(crate) async fn join(limiter: &Limiter<Counters>, own: Option<&Secret>) -> Option<Secret> {
+/// there. Until then this node decides by its share of each limit. A store that has no secret is given the
+/// one that it was last `known` by. The secret, if it counts there now.
+pub(crate) async fn join(
+    limiter: &Limiter<Counters>,
+    own: Option<&Secret>,
+    known: Option<&Secret>,
+) -> Option<Secret> {
     let Counters::Shared(shared) = limiter.store() else {
         return None;
     };
     if own.is_none() {
         shared.await_restored_secret().await;
     }
-    let secret = shared.agreed(|| shared.bare.share_secret(own)).await;
+    let secret = match (own, known) {
+        (None, Some(known)) => {
+            let restored = || shared.bare.restore_secret(known, false);
+            shared.agreed(restored).await
+        }
+        _ => shared.agreed(|| shared.bare.share_secret(own)).await,
+    };
     limiter.use_secret(secret.clone());
     shared.bare.unlock();
     Some(secret)
@@ -298,6 +309,38 @@ pub(crate) async fn keep_secret(limiter: &Limiter<Counters>, mut secret: Secret,
         }
         shared.bare.unlock();
     }
+}
+
+/// Charges that were admitted and are not in the shared store yet.
+pub(crate) fn pending(limiter: &Limiter<Counters>) -> Vec<PendingUnits> {
+    match limiter.store() {
+        Counters::Shared(shared) => shared.store.pending(),
+        Counters::Memory(_) | Counters::Disk(_) => Vec::new(),
+    }
+}
+
+/// Goes on with charges that were pending when this node ended.
+pub(crate) fn restore_pending(limiter: &Limiter<Counters>, pending: &[PendingUnits]) {
+    let Counters::Shared(shared) = limiter.store() else {
+        return;
+    };
+    if pending.is_empty() {
+        return;
+    }
+    let policy = limiter.policy().load();
+    let counters = shared.store.restore_pending(pending, |of| {
+        let rule = policy.rules.rule(of.rule.as_str())?;
+        let counter = Remembered {
+            rule: &of.rule,
+            rate: of.rate,
+            tag: of.tag,
+            subject: of.subject,
+        };
+        let limit = data::limit_of(&policy.rules, counter)?;
+        Some((limit, *rule.terms()))
+    });
+    let without_rule = pending.len() - counters;
+    info!(counters, without_rule, "pending charges go on");
 }
 
 /// Gives back what was drawn in advance, at the end of this node: others can use it at once.

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `counts.redb` | the journal of durable counts, with counters in memory |
 //! | `roster`, `roster.lock` | the list of nodes, with a store that they share |
+//! | `pending` | charges that were admitted and are not in that store yet |
+//! | `store-secret` | what counters are named by in that store, as this node last knew it |
 //! | `secret` | what counters are named by, unless `--secret-file` says it: or no count were found again |
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -51,11 +53,33 @@ pub(crate) fn secret(folder: &Path) -> Result<Secret, String> {
     Secret::from_bytes(&bytes).map_err(|error| format!("{}: {error}", file.display()))
 }
 
+/// The secret of the shared store as this node last knew it. One that cannot be read counts as none: the
+/// store has it.
+pub(crate) fn store_secret(folder: &Path) -> Option<Secret> {
+    let text = fs::read_to_string(store_secret_file(folder)).ok()?;
+    Secret::from_hex(text.trim())
+}
+
+/// Keeps the secret of the shared store, so that pending charges are found again after a restart without it.
+pub(crate) fn keep_store_secret(folder: &Path, secret: &Secret) -> Result<(), String> {
+    let file = store_secret_file(folder);
+    write_secret(folder, &file, &secret.to_hex()).map_err(|error| fault(&file, &error))
+}
+
+fn store_secret_file(folder: &Path) -> PathBuf {
+    folder.join("store-secret")
+}
+
 /// Appears whole or not at all: half a secret would name other counters.
 fn draw(folder: &Path, file: &Path) -> io::Result<Vec<u8>> {
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    write_secret(folder, file, &text)?;
+    Ok(text.into_bytes())
+}
+
+fn write_secret(folder: &Path, file: &Path, text: &str) -> io::Result<()> {
     let unfinished = file.with_extension("new");
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
@@ -63,8 +87,7 @@ fn draw(folder: &Path, file: &Path) -> io::Result<Vec<u8>> {
     writing.write_all(text.as_bytes())?;
     writing.sync_all()?;
     fs::rename(&unfinished, file)?;
-    File::open(folder)?.sync_all()?;
-    Ok(text.into_bytes())
+    File::open(folder)?.sync_all()
 }
 
 /// The limit that a counter of the journal has under `rules`: the very one it was made under if the rule

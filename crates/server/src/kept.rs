@@ -1,18 +1,24 @@
-//! What a node that shares its store keeps in `--data` over a restart, and when it is written.
+//! What a node that shares its store keeps in `--data` over a restart, and when it is written: the list of
+//! nodes, the secret of the store, and the charges that are pending.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tidegate::{Limiter, Secret};
 use tidegate_core::store::NodeId;
 use tracing::warn;
 
-use crate::counters;
+use crate::counters::{self, Counters};
+use crate::data;
+use crate::pending::PendingFile;
 use crate::roster::{NotKept, Roster, RosterFile};
 use crate::service::Service;
 
 /// How often to look whether the list of nodes is another. It is needed after the next start only.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often pending charges are written.
+const PENDING_EVERY: Duration = Duration::from_millis(90);
 
 /// Who this node is, and whom it knew before it was started.
 pub(crate) struct Kept {
@@ -20,6 +26,9 @@ pub(crate) struct Kept {
     /// The list from before. Without one it is not known how many nodes there are.
     known: Option<Roster>,
     file: Option<RosterFile>,
+    pending: Option<Arc<PendingFile>>,
+    /// The secret of the store, as this node last knew it.
+    secret: Option<Secret>,
 }
 
 impl Kept {
@@ -33,16 +42,47 @@ impl Kept {
                 None
             })
         });
+        let own = folder.filter(|_| file.is_some());
+        let secret = own.and_then(data::store_secret);
         let me = match &known {
             Some(known) => known.me(),
             None => NodeId(getrandom::u64().map_err(NotKept::NoRandomness)?),
         };
-        Ok(Kept { me, known, file })
+        Ok(Kept {
+            me,
+            known,
+            file,
+            pending: own.map(|folder| Arc::new(PendingFile::new(folder))),
+            secret,
+        })
     }
 
     /// The id of this node, the same as before if there was one.
     pub(crate) fn me(&self) -> NodeId {
         self.me
+    }
+
+    /// The secret of the store, if this node has met it before.
+    pub(crate) fn secret(&self) -> Option<&Secret> {
+        self.secret.as_ref()
+    }
+
+    /// Where pending charges are kept, if they are.
+    pub(crate) fn pending(&self) -> Option<Arc<PendingFile>> {
+        self.pending.clone()
+    }
+
+    /// Goes on with the charges that were pending when this node ended. A file that cannot be read is a
+    /// warning and counts as none.
+    pub(crate) fn restore(&self, limiter: &Limiter<Counters>) {
+        let Some(file) = &self.pending else { return };
+        match file.read() {
+            Ok(pending) => counters::restore_pending(limiter, &pending),
+            Err(error) => {
+                let path = file.path().display();
+                warn!(%path, %error, "the pending charges from before cannot be read");
+            }
+        }
     }
 
     /// The nodes as last known; none if that is not known.
@@ -54,6 +94,9 @@ impl Kept {
     /// Keeps the list of nodes from now on, beside everything else.
     pub(crate) fn follow(self, service: &Arc<Service>) {
         let Some(file) = self.file else { return };
+        if let Some(pending) = self.pending {
+            tokio::spawn(follow_pending(Arc::clone(service), pending));
+        }
         let service = Arc::clone(service);
         tokio::spawn(follow(service, self.me, self.known, Arc::new(file)));
     }
@@ -67,6 +110,26 @@ fn hold(folder: &Path) -> Result<Option<RosterFile>, NotKept> {
             Ok(None)
         }
         held => held.map(Some),
+    }
+}
+
+/// Writes what is pending every 100 ms while there is anything, and once more when there is nothing left. A
+/// long list is written less often: no more than a tenth of the time is spent on it.
+async fn follow_pending(service: Arc<Service>, file: Arc<PendingFile>) {
+    let mut written = Vec::new();
+    loop {
+        let began = Instant::now();
+        let pending = counters::pending(&service.limiter);
+        if pending != written {
+            let (writing, next) = (Arc::clone(&file), pending.clone());
+            let done = tokio::task::spawn_blocking(move || writing.write(&next));
+            if let Ok(Err(error)) = done.await {
+                let path = file.path().display();
+                warn!(%path, %error, "pending charges cannot be kept");
+            }
+            written = pending;
+        }
+        tokio::time::sleep(PENDING_EVERY.max(10 * began.elapsed())).await;
     }
 }
 

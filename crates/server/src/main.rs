@@ -17,6 +17,7 @@ mod kept;
 mod live;
 mod logs;
 mod net;
+mod pending;
 mod protobuf;
 mod roster;
 mod secret_file;

@@ -41,6 +41,7 @@ impl StoreObserver {
             }
             Event::Seeded { counters, .. } => info!(counters, "put back what this node remembers"),
             Event::Exact => info!("decisions are exact"),
+            Event::LatePushed { .. } => {} // counted, and too frequent for the log
             Event::Pushed { counters, units } => {
                 info!(
                     counters,

@@ -19,7 +19,9 @@ use tracing::{error, info, warn};
 use super::{Exit, ServeArgs, complain, warnings};
 use crate::address::{Address, Place};
 use crate::config::{BadConfig, Layer, Reset, Settings};
-use crate::counters::{Counters, exact, give_back, join, keep_secret, tell_fault, why_not_met};
+use crate::counters::{
+    self, Counters, exact, give_back, join, keep_secret, tell_fault, why_not_met,
+};
 use crate::data;
 use crate::drain::{Drain, End, Signals, until_ended};
 use crate::edges::admin::guard::Guard;
@@ -154,7 +156,17 @@ async fn serve(settings: Settings, config: Option<&Path>) -> Result<End, Failure
     let kept = Kept::open(roster_folder(&settings));
     let kept = kept.map_err(|error| Failure::Config(format!("--data: {error}")))?;
     let service = Arc::new(service(&settings, own.as_ref(), &kept, &drain)?);
-    join_soon(&service, own, settings.require_store).await?;
+    kept.restore(&service.limiter);
+    let pending = kept.pending();
+    let secret_folder = roster_folder(&settings).filter(|_| pending.is_some());
+    let known = kept.secret().cloned();
+    join_soon(
+        &service,
+        (own, known),
+        secret_folder,
+        settings.require_store,
+    )
+    .await?;
     kept.follow(&service);
     let live = Live::start(&service, &settings.rules).map_err(system)?;
     let live = Arc::new(live);
@@ -265,6 +277,12 @@ async fn serve(settings: Settings, config: Option<&Path>) -> Result<End, Failure
     if end != End::AtOnce {
         give_back(&service.limiter).await;
     }
+    if let Some(file) = pending
+        && let Err(error) = file.write(&counters::pending(&service.limiter))
+    {
+        let path = file.path().display();
+        warn!(%path, %error, "pending charges cannot be kept");
+    }
     service.settle_lines();
     if end != End::AtOnce {
         // What the store was not told yet. More than a moment would keep the process from its end.
@@ -345,15 +363,21 @@ fn roster_folder(settings: &Settings) -> Option<&Path> {
 /// Meets the other nodes at the store they share. The service starts without it if it must and may.
 async fn join_soon(
     service: &Arc<Service>,
-    own: Option<Secret>,
+    (own, known): (Option<Secret>, Option<Secret>),
+    folder: Option<&Path>,
     required: bool,
 ) -> Result<(), Failure> {
-    let joining = Arc::clone(service);
+    let (joining, folder) = (Arc::clone(service), folder.map(Path::to_owned));
     let (done, joined) = oneshot::channel();
     tokio::spawn(async move {
-        let secret = join(&joining.limiter, own.as_ref()).await;
+        let secret = join(&joining.limiter, own.as_ref(), known.as_ref()).await;
         let _nobody_waits_any_more = done.send(());
         if let Some(secret) = secret {
+            if let (None, Some(folder)) = (&own, folder)
+                && let Err(error) = data::keep_store_secret(&folder, &secret)
+            {
+                warn!("{error}");
+            }
             keep_secret(&joining.limiter, secret, own.is_some()).await;
         }
     });
@@ -387,7 +411,11 @@ fn service(
     let no_randomness =
         |error: getrandom::Error| Failure::System(format!("no randomness: {error}"));
     let secret = match own {
-        None => Secret::random().map_err(no_randomness)?,
+        // Until the store is met, as it was named there before.
+        None => match kept.secret() {
+            Some(known) => known.clone(),
+            None => Secret::random().map_err(no_randomness)?,
+        },
         Some(own) => own.clone(),
     };
     let policy = live::first(&settings.rules, settings.reading()).map_err(Failure::Config)?;

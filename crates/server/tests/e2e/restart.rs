@@ -95,3 +95,70 @@ fn a_second_process_does_not_take_the_list_of_the_first() {
     });
     kept(folder.path(), 2);
 }
+
+/// What is pending in a folder, in all.
+fn pending(data: &Path) -> usize {
+    let text = std::fs::read_to_string(data.join("pending")).unwrap_or_default();
+    let units = text
+        .lines()
+        .skip(2)
+        .filter_map(|line| line.split(' ').nth(3));
+    units.map(|units| units.parse::<usize>().unwrap()).sum()
+}
+
+/// Four restarts of two nodes once admitted 3.2 times the limit where 0.8 is stated, and nothing was charged
+/// afterwards.
+#[test]
+fn restarts_inside_an_outage_give_no_fresh_share_and_all_is_charged_afterwards() {
+    let mut redis = Redis::redis7();
+    let store = redis.url();
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let folder = |i: usize| folders[i].path();
+    let mut nodes: Vec<Server> = (0..2).map(|i| node(&store, folder(i))).collect();
+    for i in 0..2 {
+        kept(folder(i), 2);
+    }
+    redis.kill();
+    let mut admitted = 0;
+    for round in 0..4 {
+        admitted += nodes.iter().map(share).sum::<usize>();
+        assert_eq!(admitted, 80, "of 100, after {round} restarts");
+        let signal = if round % 2 == 0 { "KILL" } else { "TERM" };
+        if signal == "KILL" {
+            // It has to be on the disk by itself.
+            wait_for("the pending charges", || {
+                (pending(folder(0)) + pending(folder(1)) == admitted).then_some(())
+            });
+        }
+        for node in nodes.drain(..) {
+            node.signal(signal);
+            node.wait_end();
+        }
+        assert_eq!(pending(folder(0)) + pending(folder(1)), admitted);
+        nodes = (0..2).map(|i| node(&store, folder(i))).collect();
+    }
+    redis.restart();
+    for node in &nodes {
+        wait_for("exact decisions", || {
+            (node.metric("tidegate_store_exact") == 1).then_some(())
+        });
+    }
+    wait_for("the charges of the outage", || {
+        let left = nodes[0].post("/v1/peek", &ask("192.0.2.1", "/x")).json()["remaining"].as_u64();
+        (left == Some(20)).then_some(())
+    });
+    wait_for("nothing pending", || {
+        (pending(folder(0)) + pending(folder(1)) == 0).then_some(())
+    });
+}
+
+#[test]
+fn pending_charges_that_cannot_be_read_are_a_warning_and_count_as_none() {
+    let mut redis = Redis::redis7();
+    redis.kill();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("pending"), "tidegate pending 1\n7\nhalf").unwrap();
+    let node = node(&redis.url(), folder.path());
+    node.wait_log(|line| line["message"] == "the pending charges from before cannot be read");
+    assert_eq!(share(&node), 10);
+}
