@@ -221,8 +221,8 @@ fn what_was_charged_in_another_window_does_not_confirm() {
     // In a later window the admission is not due any more, and the charge is a credit.
     let (_, id) = bench.late(1, 2);
     let after = SENT.plus(Nanos::from_secs(10));
-    bench.replied(id, ChargeFate::Charged(after));
     bench.at = after;
+    bench.replied(id, ChargeFate::Charged(after));
     assert_eq!((bench.waiting(), bench.debt, bench.credits()), (0, 1, 1));
 }
 
