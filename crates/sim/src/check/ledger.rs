@@ -145,7 +145,12 @@ impl<'a> Ledger<'a> {
     /// fixed window. Of other algorithms that is not to be told, as long as any of it is in the books.
     fn shifted(&self, snapshot: &Snapshot) -> u64 {
         let window = self.limit.full_window();
-        let recent = window.plus(window).plus(Nanos::from_secs(1));
+        // What was lost on the way is charged when the connection is given up, after ten seconds.
+        let lost = match self.case.scenario.fault {
+            Fault::BlackHole => Nanos::from_secs(10),
+            _ => Nanos::from_secs(1),
+        };
+        let recent = window.plus(window).plus(lost);
         let slack = match self.case.scenario.fault {
             // Their requests were lost, which shows when the connection is given up.
             Fault::BlackHole => window,
