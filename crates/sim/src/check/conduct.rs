@@ -82,12 +82,7 @@ fn wrong_clock(case: &Case<'_>) -> Option<String> {
             .max(record.at.since(record.truth));
         // A unit that was drawn in advance has the time it was charged, whatever else was asked.
         let lasts = longest_lease(case).max(last_word(case));
-        // Half of the latest reply, where no reply is in time.
-        let late = match fault.is_lateness() {
-            true => Nanos::new(5 * case.budget().get()),
-            false => Nanos::ZERO,
-        };
-        gap > case.budget().plus(case.budget()).plus(lasts).plus(late)
+        gap > case.budget().plus(case.budget()).plus(lasts)
     };
     // Who has not met the store yet has only its own clock; and who has met one part may not have met
     // the next.

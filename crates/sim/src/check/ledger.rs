@@ -13,7 +13,7 @@ use super::bounds::unseen;
 use super::times::Timed;
 use super::{Case, Finding};
 use crate::history::{Record, Snapshot};
-use crate::model::Deed;
+use crate::model::{Deed, GIVEN_UP};
 use crate::scenario::Fault;
 
 pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
@@ -34,17 +34,68 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
 /// Nodes that count for themselves tell the store within this.
 const TOLD_WITHIN: Nanos = Nanos::from_millis(100);
 
-/// The true counter, charged with every admission as it was answered.
+/// Every admission of a counter, and the two true counters that follow from them.
 struct Ledger<'a> {
     case: &'a Case<'a>,
     counter: usize,
     limit: Limit,
     /// Admissions in the order in which they were charged.
     admitted: Vec<Timed<'a>>,
+    /// Charged when they were answered.
+    due: TrueCounter,
+    /// Charged when the store may have charged them, at the earliest.
+    least: TrueCounter,
+    jitter: u64,
+}
+
+/// A counter that is charged with every admission, at a time that the checker knows.
+struct TrueCounter {
+    limit: Limit,
+    /// When each admission is charged and when it was answered, in the order of charges.
+    charges: Vec<(Nanos, Nanos)>,
     /// Of these, so many were answered by the last time anybody looked; and what they make.
     known: usize,
     state: State,
-    jitter: u64,
+}
+
+impl TrueCounter {
+    fn new(limit: &Limit, mut charges: Vec<(Nanos, Nanos)>) -> Self {
+        charges.sort_unstable();
+        let first = charges.first().map_or(Nanos::ZERO, |(charged, _)| *charged);
+        TrueCounter {
+            limit: limit.clone(),
+            state: limit.fresh(first),
+            charges,
+            known: 0,
+        }
+    }
+
+    /// What is used by all that was answered by then.
+    fn used(&mut self, snapshot: &Snapshot) -> u64 {
+        let answered = |charge: &&(Nanos, Nanos)| charge.1 <= snapshot.at;
+        let spend = |limit: &Limit, state: &mut State, charged: Nanos| {
+            let at = limit.advance(state, charged);
+            limit.spend(state, at, Cost::ONE);
+        };
+        // Those in front of the first that is not answered yet stay so.
+        while let Some((charged, _)) = self.charges.get(self.known).filter(answered) {
+            spend(&self.limit, &mut self.state, *charged);
+            self.known += 1;
+        }
+        let mut state = if self.known == 0 {
+            self.limit.fresh(snapshot.truth)
+        } else {
+            self.state.clone()
+        };
+        // Nobody is answered more than this before being charged.
+        let soon = snapshot.truth.plus(Nanos::from_secs(2));
+        let rest = self.charges[self.known..].iter();
+        for (charged, _) in rest.take_while(|charge| charge.0 <= soon).filter(answered) {
+            spend(&self.limit, &mut state, *charged);
+        }
+        let at = self.limit.advance(&mut state, snapshot.truth);
+        self.limit.used(&state, at)
+    }
 }
 
 impl<'a> Ledger<'a> {
@@ -52,10 +103,18 @@ impl<'a> Ledger<'a> {
         let limit = case.scenario.limit(counter);
         let mut admitted = case.admitted(counter);
         admitted.sort_by_key(|timed| timed.charged);
-        let first = admitted.first().map_or(Nanos::ZERO, |timed| timed.charged);
+        let early = early(case, &limit);
+        let times = |early: Nanos| {
+            let times = admitted.iter().map(|timed| {
+                let late = timed.record.source == Source::Late;
+                let early = if late { early } else { Nanos::ZERO };
+                (timed.charged.since(early), timed.record.done)
+            });
+            TrueCounter::new(&limit, times.collect())
+        };
         Ledger {
-            state: limit.fresh(first),
-            known: 0,
+            due: times(Nanos::ZERO),
+            least: times(early),
             jitter: case.jitter(counter),
             case,
             counter,
@@ -72,35 +131,6 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// What is due by all that was answered by then.
-    fn due(&mut self, snapshot: &Snapshot) -> u64 {
-        let answered = |timed: &Timed<'_>| timed.record.done <= snapshot.at;
-        let spend = |limit: &Limit, state: &mut State, timed: &Timed<'_>| {
-            let at = limit.advance(state, timed.charged);
-            limit.spend(state, at, Cost::ONE);
-        };
-        // Those in front of the first that is not answered yet stay so.
-        while let Some(timed) = self.admitted.get(self.known).filter(|t| answered(t)) {
-            spend(&self.limit, &mut self.state, timed);
-            self.known += 1;
-        }
-        let mut state = match self.known {
-            0 => self.limit.fresh(snapshot.truth),
-            _ => self.state.clone(),
-        };
-        let late = self.admitted[self.known..].iter();
-        // Nobody is answered more than this before being charged.
-        let soon = snapshot.truth.plus(Nanos::from_secs(2));
-        for timed in late
-            .take_while(|t| t.charged <= soon)
-            .filter(|t| answered(t))
-        {
-            spend(&self.limit, &mut state, timed);
-        }
-        let at = self.limit.advance(&mut state, snapshot.truth);
-        self.limit.used(&state, at)
-    }
-
     fn compare(&mut self, snapshot: &Snapshot) -> Option<(&'static str, String)> {
         let (case, counter) = (self.case, self.counter);
         let fault = case.scenario.fault;
@@ -112,9 +142,10 @@ impl<'a> Ledger<'a> {
         if !calm || case.unsettled(snapshot.at) {
             return None;
         }
-        let (due, booked) = (self.due(snapshot), snapshot.used[counter]);
+        let (due, booked) = (self.due.used(snapshot), snapshot.used[counter]);
+        let least = self.least.used(snapshot);
         let limit = &self.limit;
-        let forgiven = due.saturating_sub(booked);
+        let forgiven = least.saturating_sub(booked);
         // Where acknowledgements are lost, debts are charged again on purpose; and who did not know
         // the store's time had windows of its own.
         let told = !matches!(fault, Fault::Gray | Fault::LateStore);
@@ -123,10 +154,12 @@ impl<'a> Ledger<'a> {
             return None;
         }
         let forgotten = forgotten(case, counter, snapshot)
-            .saturating_add(self.jitter + self.untold(snapshot.at))
-            .saturating_add(self.shifted(snapshot));
-        if forgiven > forgotten.saturating_add(drained(case, counter, limit, snapshot)) {
-            return Some(("nothing is forgiven", format!("{booked} booked of {due}")));
+            + self.jitter
+            + self.untold(snapshot.at)
+            + self.outstanding(snapshot);
+        if forgiven > forgotten + drained(case, counter, limit, snapshot) {
+            let detail = format!("{booked} booked of {least}, {due} by the answers");
+            return Some(("nothing is forgiven", detail));
         }
         let open = unanswered(case, counter, limit, snapshot)
             + self.jitter
@@ -141,35 +174,18 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// What was admitted late, of which the store let go by the time of the charge: near the beginning of a
-    /// fixed window. Of other algorithms that is not to be told, as long as any of it is in the books.
-    fn shifted(&self, snapshot: &Snapshot) -> u64 {
-        let window = self.limit.full_window();
-        // What was lost on the way is charged when the connection is given up, after ten seconds.
-        let lost = match self.case.scenario.fault {
-            Fault::BlackHole => Nanos::from_secs(10),
-            _ => Nanos::from_secs(1),
-        };
-        let recent = window.plus(window).plus(lost);
-        let slack = match self.case.scenario.fault {
-            // Their requests were lost, which shows when the connection is given up.
-            Fault::BlackHole => window,
-            _ => Nanos::from_millis(250).plus(Nanos::new(11 * self.case.budget().get())),
-        };
-        let late = self.admitted.iter().filter(|timed| {
-            let since = snapshot.at.since(timed.record.done);
-            timed.record.source == Source::Late
-                && timed.record.done <= snapshot.at
-                && since <= recent
-        });
-        match self.limit.window_at(snapshot.truth) {
-            Some((start, _)) => {
-                let near = late.filter(|t| t.charged.since(start) <= slack && t.charged >= start);
-                near.count() as u64
-            }
-            None if late.count() > 0 => u64::MAX,
-            None => 0,
+    /// What was admitted late and whose request or reply is lost, until the connection is given up.
+    fn outstanding(&self, snapshot: &Snapshot) -> u64 {
+        let loses = [Fault::BlackHole, Fault::Gray, Fault::LateAndLost];
+        if !loses.contains(&self.case.scenario.fault) {
+            return 0;
         }
+        let outstanding = self.admitted.iter().filter(|timed| {
+            let record = timed.record;
+            let given_up = record.sent.plus(GIVEN_UP).plus(Nanos::from_millis(100));
+            record.source == Source::Late && record.done <= snapshot.at && snapshot.at < given_up
+        });
+        outstanding.count() as u64
     }
 
     fn is_lenient(&self) -> bool {
@@ -259,6 +275,21 @@ impl<'a> Ledger<'a> {
     }
 }
 
+/// How much earlier than it is answered the store may have charged an admission whose reply is late. Its own
+/// charge is in flight for a budget. A credit that pays for it was charged before its own late reply, and lasts.
+fn early(case: &Case<'_>, limit: &Limit) -> Nanos {
+    let budget = case.budget().get();
+    let window = limit.full_window();
+    let late = match case.scenario.fault {
+        fault if fault.is_lateness() => Nanos::new(11 * budget),
+        // A store that is slow on both ways.
+        Fault::Slow => Nanos::from_millis(251),
+        _ => Nanos::new(2 * budget),
+    };
+    let credit = Nanos::from_millis(250).min(Nanos::new(window.get() / 20));
+    late.plus(credit).min(window)
+}
+
 /// Debt beyond twice the capacity is not kept by any algorithm, so what is owed then is forgiven.
 fn indebted(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) -> bool {
     let recent = |s: &&Snapshot| {
@@ -274,6 +305,7 @@ fn indebted(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot)
 fn drained(case: &Case<'_>, counter: usize, limit: &Limit, snapshot: &Snapshot) -> u64 {
     let buckets = limit.algorithm().takes_burst() && snapshot.at > case.scenario.begins;
     let clear = case.scenario.fault.is_outage()
+        || (case.scenario.fault.is_lateness() && case.scenario.fault != Fault::LateAndLost)
         || matches!(case.scenario.fault, Fault::Restart | Fault::Failover);
     let known = clear && case.scenario.spread(counter);
     match (buckets, known) {

@@ -3,7 +3,6 @@
 //! The oracle is the algorithm itself on the same requests, by the time of the decision, begun with what
 //! the store's books hold; without the store, with everything used.
 
-use tidegate::resilience::Event;
 use tidegate_core::algorithms::{Algorithm, Division, Limit, PATIENCE, State};
 use tidegate_core::store::{Counting, OnStoreFailure, Source};
 use tidegate_core::units::{Cost, Nanos};
@@ -76,19 +75,9 @@ fn starved(case: &Case<'_>, from: Nanos, to: Nanos) -> Option<String> {
     let counters = case.scenario.counters() as u64;
     let held = unused(case, books.at, to) + untold(case, books.at) + asked_for(case);
     // However much lies elsewhere, it is not all.
-    let slack = counters + held.min(due / 4) + pushed_late(case, books.at, to);
+    let slack = counters + held.min(due / 4);
     let enough = (admitted + slack) * 100 >= due * least(case);
     (!enough).then(|| format!("{admitted} of {due} from {} to {to}", books.at))
-}
-
-/// What was admitted while a reply was late that never came, and is charged when the connection is given up.
-fn pushed_late(case: &Case<'_>, from: Nanos, to: Nanos) -> u64 {
-    let events = case.history.events.iter();
-    let pushed = events.map(|(at, _, event)| match event {
-        Event::LatePushed { units } if from <= *at && *at < to => *units,
-        _ => 0,
-    });
-    pushed.sum()
 }
 
 /// How many hundredths of what the oracle admits.

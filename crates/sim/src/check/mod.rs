@@ -156,6 +156,13 @@ impl Case<'_> {
             true => Nanos::from_millis(2_200),
             false => Nanos::from_secs(1),
         };
+        // The last of its replies, and of those to pings, are late.
+        let late = if fault.is_lateness() {
+            Nanos::new(10 * self.budget().get())
+        } else {
+            Nanos::ZERO
+        };
+        let wait = wait.plus(late);
         // New slots wait for what all nodes have to tell.
         let told = match self.scenario.work {
             Work::Slots(_) => Nanos::from_secs(1),

@@ -22,8 +22,8 @@ use crate::variant::Variant;
 
 pub(super) type Answer<T> = Result<T, StoreError>;
 
-/// When a connection that hears nothing is given up.
-const GIVEN_UP: Nanos = Nanos::from_secs(10);
+/// When a connection that hears nothing is given up: silent connections are replaced within this.
+pub const GIVEN_UP: Nanos = Nanos::from_secs(2);
 /// How often those who wait for a hung store look again.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(20);
 

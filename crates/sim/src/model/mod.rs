@@ -22,7 +22,7 @@ use tidegate_core::units::Nanos;
 pub use self::books::{Books, Deed, Entry, Passage, Posting, Step, Touched, Verb};
 pub use self::cluster::{Cluster, Divided, slot_of};
 pub use self::counters::{Counters, Intent};
-pub use self::link::{Link, Sent};
+pub use self::link::{GIVEN_UP, Link, Sent};
 use self::slots::Slots;
 use crate::executor::Sim;
 

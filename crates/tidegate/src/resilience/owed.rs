@@ -333,8 +333,9 @@ fn drains_from(limit: &Limit, empty_at: Nanos) -> Nanos {
     }
 }
 
-/// What is left at `at` of a charge that was admitted earlier: windows end, and a bucket drains when the store's
-/// own level has.
+/// What is left at `at` of a charge that was admitted earlier. Windows end. A bucket drains one charge after
+/// another, and what else drains meanwhile is not known here, so its units count until a full bucket would have
+/// drained: rather too long than too short.
 fn still_matters(
     charge: &OwnedCharge,
     admitted: Nanos,
@@ -343,6 +344,14 @@ fn still_matters(
 ) -> Option<Cost> {
     let limit = &charge.limit;
     let from = drains_from(limit, empty_at).max(admitted).min(at);
+    if limit.algorithm().takes_burst() {
+        let drained = at.since(from) >= limit.full_window();
+        return if drained {
+            None
+        } else {
+            Cost::new(charge.units())
+        };
+    }
     let mut state = limit.holding(charge.units(), from);
     let moment = limit.advance(&mut state, at);
     Cost::new(limit.used(&state, moment).min(charge.units()))

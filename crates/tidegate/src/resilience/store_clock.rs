@@ -2,7 +2,8 @@
 //!
 //! Never the node's own clock: nodes disagree, and what the store counted is dated by the store. The gap
 //! between the two is taken from replies, to half a round trip. A late reply would put it off by half of its
-//! lateness, so only quick replies count as long as there are any.
+//! lateness, so only quick replies count as long as there are any. A slow reply still shows a clock that was
+//! set: the store replied between request and reply, and its time must be possible there.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,15 +11,16 @@ use tidegate_core::units::Nanos;
 
 /// A round trip that is quick in any case: half of it is no error that matters.
 const QUICK: Nanos = Nanos::from_millis(4);
-/// Clocks drift apart by less than one in this many: as the last reply ages, a slower one becomes as good.
-const DRIFT: u64 = 500;
+/// Clocks that are kept in step drift apart by less than one in this many: as the quickest reply ages, a slower
+/// one becomes as good.
+const DRIFT: u64 = 2_000;
 
 /// The gap between a monotonic clock and the store's.
 #[derive(Debug)]
 pub(super) struct StoreClock {
     gap: AtomicU64,
-    /// The round trip of the reply that the gap is from, and when it arrived.
-    took: AtomicU64,
+    /// The quickest round trip, and when its reply arrived.
+    quickest: AtomicU64,
     noted: AtomicU64,
 }
 
@@ -27,26 +29,37 @@ impl StoreClock {
     pub(super) fn new(now: Nanos, wall: Nanos) -> Self {
         StoreClock {
             gap: AtomicU64::new(wall.get().wrapping_sub(now.get())),
-            took: AtomicU64::new(u64::MAX),
+            quickest: AtomicU64::new(u64::MAX),
             noted: AtomicU64::new(now.get()),
         }
     }
 
     /// The store's time was `at`, in the reply to what was sent at `sent` and answered at `now`.
     pub(super) fn note(&self, sent: Nanos, now: Nanos, at: Nanos) {
-        let took = now.since(sent);
-        let known = Nanos::new(self.took.load(Ordering::Relaxed));
+        let took = now.since(sent).get();
+        let quickest = self.quickest.load(Ordering::Relaxed);
         let noted = Nanos::new(self.noted.load(Ordering::Relaxed));
-        let usual = known.get().saturating_mul(2);
-        let aged = known.get().saturating_add(now.since(noted).get() / DRIFT);
-        if took > QUICK.max(Nanos::new(usual.max(aged))) {
+        let aged = quickest.saturating_add(now.since(noted).get() / DRIFT);
+        let usual = quickest.saturating_mul(2).max(QUICK.get());
+        let is_set = !self.is_possible(sent, took, at, aged.max(usual));
+        if took <= aged || is_set {
+            self.quickest.store(took, Ordering::Relaxed);
+            self.noted.store(now.get(), Ordering::Relaxed);
+        } else if took > usual {
             return;
         }
-        let middle = sent.plus(Nanos::new(took.get() / 2));
+        let middle = sent.plus(Nanos::new(took / 2));
         let gap = at.get().wrapping_sub(middle.get());
         self.gap.store(gap, Ordering::Relaxed);
-        self.took.store(took.get(), Ordering::Relaxed);
-        self.noted.store(now.get(), Ordering::Relaxed);
+    }
+
+    /// Whether the gap, which is known to `error`, puts `at` between the request and its reply.
+    fn is_possible(&self, sent: Nanos, took: u64, at: Nanos, error: u64) -> bool {
+        let gap = self.gap.load(Ordering::Relaxed);
+        let replied = at.get().wrapping_sub(gap);
+        let earliest = sent.get().wrapping_sub(error);
+        let span = took.saturating_add(error.saturating_mul(2));
+        replied.wrapping_sub(earliest) <= span
     }
 
     /// The store's time when the monotonic clock reads `now`.
@@ -85,7 +98,25 @@ mod tests {
     fn where_every_reply_is_slow_they_have_to_do() {
         check(&[(0, 100)], 50);
         check(&[(0, 100), (200, 280)], 40);
-        check(&[(0, 2), (1_000, 1_100), (40_000, 40_100)], 1);
-        check(&[(0, 2), (1_000, 1_100), (60_000, 60_100)], 50);
+        check(&[(0, 2), (1_000, 1_100), (50_000, 50_100)], 1);
+        check(&[(0, 2), (1_000, 1_100), (59_000, 59_030)], 15);
+    }
+
+    /// Each reply was a little slower than the one before, and the error grew with them.
+    #[test]
+    fn replies_that_become_slower_do_not_count_for_quick_ones() {
+        let slower = [(0, 2), (1_000, 1_004), (1_010, 1_018), (1_020, 1_036)];
+        check(&slower, 2);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_shows_in_a_slow_reply() {
+        let clock = StoreClock::new(MS(0), MS(0));
+        let hour = Nanos::from_secs(3_600);
+        clock.note(MS(0), MS(2), MS(1).plus(hour));
+        for (sent, set) in [(1_000, hour.plus(hour)), (2_000, Nanos::from_secs(60))] {
+            clock.note(MS(sent), MS(sent + 100), MS(sent + 50).plus(set));
+            assert_eq!(clock.at(MS(9_000)), MS(9_000).plus(set));
+        }
     }
 }
