@@ -14,6 +14,10 @@ use crate::store_health::StoreHealth;
 const APART: &str = "the store's clock and this node's are apart; decisions follow the store's, \
                      dates in headers and logs are off; see that both follow one source of time";
 
+/// What a full table of pending charges calls for.
+const DROPPED: &str = "the table of pending charges is full, and charges of further keys are dropped: limits of these \
+                       keys admit too much until their windows end; see who sends so many keys";
+
 /// Receives the events of one store.
 pub(crate) struct StoreObserver {
     pub(crate) series: Arc<SharedSeries>,
@@ -50,6 +54,10 @@ impl StoreObserver {
             }
             // One for each call: the series counts them, and a line for each would fill the log.
             Event::Unconfirmed { .. } => {}
+            Event::PendingDropped { units } if self.series.pending_dropped() == *units => {
+                warn!(units, "{DROPPED}"); // the first ones; the series counts on
+            }
+            Event::PendingDropped { .. } => {}
             Event::Clock(news) => log_clock(*news),
         }
     }

@@ -368,3 +368,9 @@ fn late_nodes_that_believe_to_be_alone() {
     let promise = "the limit and the share is the most";
     check_late(Variant::IgnoresPeers, &[Fault::Stalls], promise);
 }
+
+#[test]
+fn late_units_that_are_never_charged() {
+    let faults = [Fault::LateReplies, Fault::SlowNode, Fault::Stalls];
+    check_late(Variant::NeverPushes, &faults, "nothing is forgiven");
+}

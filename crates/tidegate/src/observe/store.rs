@@ -101,10 +101,16 @@ pub struct SharedSeries {
     seeded: Counter,
     pushed: Counter,
     unconfirmed: Counter,
+    dropped: Counter,
     clock_jumps: Counter,
 }
 
 impl SharedSeries {
+    /// Units that the store will never count.
+    pub fn pending_dropped(&self) -> u64 {
+        self.dropped.get()
+    }
+
     /// Counts an event.
     pub fn notice(&self, event: &Event) {
         match event {
@@ -121,6 +127,7 @@ impl SharedSeries {
             Event::Exact => self.exact.set(1),
             Event::Pushed { units, .. } | Event::LatePushed { units } => self.pushed.add(*units),
             Event::Unconfirmed { units } => self.unconfirmed.add(*units),
+            Event::PendingDropped { units } => self.dropped.add(*units),
             Event::Clock(ClockNews::Jumped { .. }) => self.clock_jumps.inc(),
             Event::Clock(ClockNews::Level { .. }) => {} // read when the page is written
         }
@@ -178,6 +185,12 @@ impl SharedSeries {
             Kind::Counter,
             "Units of charges whose reply was late, lost or an error; the store may count them twice.",
             self.unconfirmed.get(),
+        );
+        page.single(
+            "tidegate_store_pending_dropped_units_total",
+            Kind::Counter,
+            "Units admitted without the store that it will never count: the table of pending charges was full.",
+            self.dropped.get(),
         );
         page.single(
             "tidegate_store_clock_jumps_total",

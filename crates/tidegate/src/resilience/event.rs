@@ -45,6 +45,12 @@ pub enum Event {
         /// How many units.
         units: u64,
     },
+    /// Units were admitted that the store will never count, because the table of pending charges is full. Like
+    /// `Unconfirmed` this event may come for each call.
+    PendingDropped {
+        /// How many units.
+        units: u64,
+    },
     /// The store's clock and this node's agree less or more than before, or one of them was set.
     Clock(ClockNews),
 }

@@ -43,7 +43,10 @@ pub(super) enum Away {
     Open,
     #[error("too many calls are in flight")]
     Full,
-    #[error("the reply is late")]
+    #[error(
+        "the store did not reply within the budget; if this lasts, find out what slows it down or raise \
+         `--store-budget`"
+    )]
     Late,
     #[error("no time is left for a call")]
     NoTime,

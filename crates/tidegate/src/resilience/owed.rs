@@ -5,7 +5,7 @@
 //! the local share. What was spent of a bucket begins to drain when the store's own level has: one
 //! rate cannot drain both.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tidegate_core::algorithms::{Limit, Moment, State};
 use tidegate_core::store::{Charge, Slot};
@@ -15,10 +15,12 @@ use tidegate_core::units::{Cost, Nanos};
 use super::counters::Counters;
 use super::owned::OwnedCharge;
 
-/// Debts to the store, by counter. Bounded; what finds no room is not charged.
+/// Debts to the store, by counter. Bounded; what finds no room is not charged, and reported as dropped.
 pub(super) struct Owed {
     debts: Counters<Debt>,
     open: AtomicUsize,
+    /// Units that found no room and are not reported yet.
+    dropped: AtomicU64,
 }
 
 struct Debt {
@@ -74,12 +76,21 @@ impl Owed {
         Owed {
             debts: Counters::new(most),
             open: AtomicUsize::new(0),
+            dropped: AtomicU64::new(0),
         }
     }
 
     /// Whether there is anything at all.
     pub(super) fn is_empty(&self) -> bool {
         self.open.load(Ordering::Acquire) == 0
+    }
+
+    /// Units that found no room since this was last called: the store will never count them.
+    pub(super) fn take_dropped(&self) -> u64 {
+        if self.dropped.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        self.dropped.swap(0, Ordering::AcqRel)
     }
 
     /// Whether a counter must be decided locally because the store does not know its debt yet.
@@ -109,6 +120,7 @@ impl Owed {
             return;
         }
         if !self.debts.has_room(&part) {
+            self.dropped.fetch_add(charge.cost.get(), Ordering::AcqRel);
             return;
         }
         let mut debt = Debt {
@@ -143,6 +155,7 @@ impl Owed {
         let mut part = self.debts.part(counter);
         if !part.contains_key(&counter) {
             if !self.debts.has_room(&part) {
+                self.dropped.fetch_add(cost.get(), Ordering::AcqRel);
                 return;
             }
             let debt = Debt {
@@ -355,4 +368,73 @@ fn still_matters(
     let mut state = limit.holding(charge.units(), from);
     let moment = limit.advance(&mut state, at);
     Cost::new(limit.used(&state, moment).min(charge.units()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::algorithms::{Algorithm, Precision, Spec};
+    use tidegate_core::store::Terms;
+    use tidegate_core::subject::RuleName;
+
+    use super::*;
+
+    const NOW: Nanos = Nanos::from_secs(1_000);
+
+    fn charge(algorithm: Algorithm, subject: u128, units: u64) -> OwnedCharge {
+        let spec = Spec::new(algorithm, 10, Nanos::from_secs(10));
+        OwnedCharge::new(
+            Fingerprint::new(subject),
+            RuleName::new("rule"),
+            0,
+            Limit::compile(&spec, Precision::Memory).expect("a fit rate"),
+            Cost::new(units).expect("a cost"),
+            Terms::USUAL,
+        )
+    }
+
+    /// They were dropped without a word.
+    #[test]
+    fn units_that_find_no_room_are_reported_once() {
+        let owed = Owed::new(16);
+        let counters = 4_000;
+        for subject in 0..counters {
+            let charge = charge(Algorithm::FixedWindow, subject, 2);
+            if subject % 2 == 0 {
+                owed.spend(&charge.charge(), &charge.limit, NOW, NOW);
+            } else {
+                owed.spend_late(&charge, NOW, NOW, NOW, 0);
+            }
+        }
+        let mut kept = 0;
+        owed.each(NOW, |_, units| kept += units);
+        assert!(kept > 0);
+        assert_eq!(owed.take_dropped() + kept, 2 * counters as u64);
+        assert_eq!(owed.take_dropped(), 0);
+    }
+
+    /// Bucket units of several requests drained beside each other, each as if it were alone.
+    #[test]
+    fn bucket_units_of_a_lost_connection_are_not_drained_one_by_one() {
+        let owed = Owed::new(16);
+        let later = |secs| NOW.plus(Nanos::from_secs(secs));
+        for _ in 0..5 {
+            let unit = charge(Algorithm::TokenBucket, 7, 1);
+            owed.spend_late(&unit, NOW, later(2), NOW, 0);
+        }
+        let counter = charge(Algorithm::TokenBucket, 7, 1).counter();
+        assert_eq!(owed.units(counter, later(2)), 5);
+        owed.spend_late(
+            &charge(Algorithm::TokenBucket, 8, 1),
+            NOW,
+            later(10),
+            NOW,
+            0,
+        );
+        let drained = charge(Algorithm::TokenBucket, 8, 1).counter();
+        assert_eq!(
+            owed.units(drained, later(10)),
+            0,
+            "a full bucket has drained"
+        );
+    }
 }

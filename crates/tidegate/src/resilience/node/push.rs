@@ -15,6 +15,7 @@ use crate::runtime::Runtime;
 impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     /// What was admitted locally is charged soon, if there is any and the store can be asked.
     pub(in crate::resilience) fn owes(self: &Arc<Self>) {
+        self.report_dropped();
         if self.exact.load(Ordering::Acquire) && !self.guard.is_open() {
             self.push_soon(self.settings.push_soon);
         }
@@ -22,8 +23,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
 
     /// What a late reply left is charged at once.
     pub(super) fn push_now(self: &Arc<Self>) {
+        self.report_dropped();
         if self.exact.load(Ordering::Acquire) && !self.guard.is_open() {
             self.push_soon(Nanos::ZERO);
+        }
+    }
+
+    fn report_dropped(&self) {
+        let units = self.memory.local.owed.take_dropped();
+        if units > 0 {
+            (self.watcher)(Event::PendingDropped { units });
         }
     }
 

@@ -81,6 +81,7 @@ impl PartWatch for AsOne {
                 | Event::Pushed { .. }
                 | Event::Unconfirmed { .. }
                 | Event::LatePushed { .. }
+                | Event::PendingDropped { .. }
                 | Event::Clock(_)
         ) {
             (self.watcher)(event.clone());
@@ -98,6 +99,7 @@ impl PartWatch for AsOne {
                 | Event::Pushed { .. }
                 | Event::Unconfirmed { .. }
                 | Event::LatePushed { .. }
+                | Event::PendingDropped { .. }
                 | Event::Clock(_) => {}
             }
         });
@@ -139,6 +141,7 @@ mod tests {
                 | Event::Pushed { .. }
                 | Event::Unconfirmed { .. }
                 | Event::LatePushed { .. }
+                | Event::PendingDropped { .. }
                 | Event::Clock(_) => '.',
             });
         }));
