@@ -75,9 +75,16 @@ fn starved(case: &Case<'_>, from: Nanos, to: Nanos) -> Option<String> {
     let counters = case.scenario.counters() as u64;
     let held = unused(case, books.at, to) + untold(case, books.at) + asked_for(case);
     // However much lies elsewhere, it is not all.
-    let slack = counters + held.min(due / 4);
+    let slack = counters + held.min(due / 4) + in_flight(case, books);
     let enough = (admitted + slack) * 100 >= due * least(case);
     (!enough).then(|| format!("{admitted} of {due} from {} to {to}", books.at))
+}
+
+/// Admissions in flight while the books were read. These hold some of them, and neither side counts the others.
+fn in_flight(case: &Case<'_>, books: &Snapshot) -> u64 {
+    let records = case.history.records.iter();
+    let in_flight = records.filter(|r| r.admitted && r.sent < books.at && books.at < r.done);
+    in_flight.count() as u64
 }
 
 /// How many hundredths of what the oracle admits.

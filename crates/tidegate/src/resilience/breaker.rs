@@ -5,7 +5,8 @@
 //! A late reply opens nothing: a store that replies late is slow, not gone.
 //!
 //! A breaker that errors opened closes after good pings, and after more of them each time it opens again
-//! soon. A breaker that silence opened closes with the first reply.
+//! soon. A breaker that silence opened closes with the first reply, unless it opens again soon: a store that
+//! replies seconds late would open and close it by turns.
 //!
 //! A pure state machine: events and the time go in, changes come out.
 
@@ -136,7 +137,11 @@ impl Breaker {
         if self.is_open() || silent < self.settings.silence {
             return None;
         }
-        self.state = BreakerState::Silent;
+        if self.is_soon(now) {
+            self.open_for_pings(now);
+        } else {
+            self.state = BreakerState::Silent;
+        }
         let text = format!(
             "timed out, no reply of any kind for {} ms: see whether the server hangs or the network \
              drops packets",
@@ -156,14 +161,24 @@ impl Breaker {
         if self.errors < self.settings.in_a_row && !half {
             return None;
         }
+        self.open_for_pings(now);
+        Some(Change::Opened(cause()))
+    }
+
+    /// Whether it closed so lately that opening again means the same trouble.
+    fn is_soon(&self, now: Nanos) -> bool {
         let soon = |closed: Nanos| now.since(closed) <= self.settings.too_soon;
-        self.needed = if self.closed_at.is_some_and(soon) {
+        self.closed_at.is_some_and(soon)
+    }
+
+    /// Opens it until good pings close it.
+    fn open_for_pings(&mut self, now: Nanos) {
+        self.needed = if self.is_soon(now) {
             (self.needed * 2).min(self.settings.max_pings)
         } else {
             self.settings.good_pings
         };
         self.state = BreakerState::Failing { good: 0 };
-        Some(Change::Opened(cause()))
     }
 
     /// A request is no longer in flight. `heard` is the time of what came back, if anything did.
@@ -295,6 +310,16 @@ mod tests {
     fn silence_needs_something_in_flight() {
         check("s+r............", "...............");
         check("+____", ".....");
+    }
+
+    /// A store whose replies were four seconds late was called and given up by turns.
+    #[test]
+    fn silence_soon_after_silence_needs_good_pings() {
+        check(
+            "s..........rs..........rpppppp",
+            "..........O...........OOOOOOO.",
+        );
+        check("s..........r__s..........r", "..........O.............O.");
     }
 
     /// What is given up is no sign of life.
