@@ -108,13 +108,6 @@ impl Access {
             Password::None | Password::InFile(_) => None,
         }
     }
-
-    /// Whether it may change at any time.
-    pub(super) fn is_in_files(&self) -> bool {
-        let certificates = self.tls.as_ref();
-        let files = certificates.is_some_and(|c| c.authorities.is_some() || c.own.is_some());
-        files || matches!(self.password, Password::InFile(_))
-    }
 }
 
 const PEM: &str = "give `ca`, `cert` and `key` files in PEM format";

@@ -159,7 +159,7 @@ impl Lane {
         let secret = client.get_connection_info().redis_settings().password();
         let secret = secret.map(str::to_owned);
         // Whatever happens on the way, a lane is never stuck.
-        let greeted = tokio::time::timeout(LONG_PAUSE, self.greet(&client)).await;
+        let greeted = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.greet(&client)).await;
         let greeted = greeted.unwrap_or_else(|_| Err(io::Error::from(ErrorKind::TimedOut).into()));
         let (connection, read_only, info) = match greeted {
             Ok(greeted) => greeted,
@@ -298,16 +298,16 @@ async fn sleep_until(at: Option<Instant>) {
 
 /// How long the server may take for one command of the handshake.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long all of the handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection that stood as long as that was a good one.
 const STANDS: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// So short that a server which is back is found before the good pings that are asked of it are over:
 /// a refused connection costs nobody anything.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// For credentials and permissions that somebody may be about to change in a file.
-const FILE_PAUSE: Duration = Duration::from_secs(2);
-/// For what no retry cures: credentials, permissions, names.
-const LONG_PAUSE: Duration = Duration::from_secs(30);
+/// For what only somebody can put right, here or at the server: credentials, permissions, names.
+const OPERATOR_PAUSE: Duration = Duration::from_secs(2);
 
 /// Keeps one connection standing.
 pub(super) async fn keep(lane: Arc<Lane>) {
@@ -333,10 +333,10 @@ pub(super) async fn keep(lane: Arc<Lane>) {
             Err(fault) => {
                 let waits_for_operator = fault.action() == Action::AskOperator;
                 lane.last.store(Some(Arc::new(fault)));
-                match (waits_for_operator, lane.route.access().is_in_files()) {
-                    (false, _) => LONGEST_PAUSE,
-                    (true, true) => FILE_PAUSE,
-                    (true, false) => LONG_PAUSE,
+                if waits_for_operator {
+                    OPERATOR_PAUSE
+                } else {
+                    LONGEST_PAUSE
                 }
             }
         };
