@@ -58,6 +58,10 @@ impl StoreObserver {
                 warn!(units, "{DROPPED}"); // the first ones; the series counts on
             }
             Event::PendingDropped { .. } => {}
+            Event::RecordRefused { cause } => warn!(
+                "a record of the store cannot be used: {}; its client is decided by this node's share",
+                cause.text
+            ),
             Event::Clock(news) => log_clock(*news),
         }
     }

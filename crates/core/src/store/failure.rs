@@ -34,13 +34,16 @@ pub enum FailureKind {
     Dns,
     /// The reply is not one that the protocol allows.
     Protocol,
+    /// A record of the store cannot be used: another program or a newer version wrote it, or it is damaged. The
+    /// store itself serves.
+    Record,
     /// Anything else.
     Other,
 }
 
 impl FailureKind {
     /// Every kind.
-    pub const ALL: [FailureKind; 14] = [
+    pub const ALL: [FailureKind; 15] = [
         FailureKind::Refused,
         FailureKind::Silent,
         FailureKind::Timeout,
@@ -54,6 +57,7 @@ impl FailureKind {
         FailureKind::Tls,
         FailureKind::Dns,
         FailureKind::Protocol,
+        FailureKind::Record,
         FailureKind::Other,
     ];
 
@@ -73,6 +77,7 @@ impl FailureKind {
             FailureKind::Tls => "tls",
             FailureKind::Dns => "dns",
             FailureKind::Protocol => "protocol",
+            FailureKind::Record => "record",
             FailureKind::Other => "other",
         }
     }

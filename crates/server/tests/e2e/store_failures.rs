@@ -3,6 +3,7 @@
 
 use tidegate_parts::{Program, Server as Redis};
 
+use crate::http::ask;
 use crate::server::{Server, wait_for};
 
 const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 9/hour }\n";
@@ -145,6 +146,79 @@ fn a_store_that_cannot_save_is_misconfigured() {
         redis.ask(&["CONFIG", "SET", "save", "3600 1"]);
         redis.ask(&["BGSAVE"]);
     });
+}
+
+/// What another program wrote, a newer version wrote, or is damaged: a matter of its client alone.
+#[test]
+fn a_record_that_cannot_be_used_leaves_all_others_exact() {
+    let damages: [&[&str]; 4] = [
+        &["SET", "KEY", "hello world"],
+        &[
+            "EVAL",
+            "redis.call('DEL', KEYS[1]); redis.call('LPUSH', KEYS[1], 1)",
+            "1",
+            "KEY",
+        ],
+        &[
+            "EVAL",
+            "local old = redis.call('GET', KEYS[1]); redis.call('SET', KEYS[1], string.sub(old, 1, -2))",
+            "1",
+            "KEY",
+        ],
+        &[
+            "EVAL",
+            "redis.call('SET', KEYS[1], string.rep(string.char(255), 21))",
+            "1",
+            "KEY",
+        ],
+    ];
+    for damage in damages {
+        let (redis, node) = met(Program::Redis7, &[]);
+        let source = |ip: &str| {
+            let reply = node.post("/v1/check", &ask(ip, "/"));
+            reply.json()["source"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        assert_eq!(source("192.0.2.1"), "exact");
+        let key = redis.ask(&["KEYS", "tg:{*"]);
+        let damage: Vec<&str> = damage
+            .iter()
+            .map(|word| if *word == "KEY" { &key } else { *word })
+            .collect();
+        redis.ask(&damage);
+        for _ in 0..8 {
+            assert_eq!(source("192.0.2.1"), "fallback", "{damage:?}");
+        }
+        let is_named = |line: &serde_json::Value| {
+            let message = line["message"].as_str().unwrap_or_default();
+            message.starts_with("a record of the store cannot be used") && message.contains(&key)
+        };
+        node.wait_log(is_named);
+        // The decision, and what it admitted is charged in vain.
+        wait_for("two refused calls", || {
+            (node.metric(r#"tidegate_store_errors_total{kind="record"}"#) >= 2).then_some(())
+        });
+        for other in 2..40 {
+            assert_eq!(source(&format!("192.0.2.{other}")), "exact", "{damage:?}");
+        }
+        let page = node.admin_get("/readyz?verbose").json();
+        assert_eq!(page["store"]["exact"], true, "{page}");
+        let fails = |line: &serde_json::Value| {
+            line["message"]
+                .as_str()
+                .is_some_and(|m| m.starts_with("the store fails"))
+        };
+        assert!(
+            !node.lines().iter().any(|(_, line)| fails(line)),
+            "{damage:?}"
+        );
+        redis.ask(&["DEL", &key]);
+        wait_for("an exact decision", || {
+            (source("192.0.2.1") == "exact").then_some(())
+        });
+    }
 }
 
 /// The short page is for probes, which have no token. The verbose one is for operators.

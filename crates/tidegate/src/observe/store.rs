@@ -129,6 +129,8 @@ impl SharedSeries {
             Event::Unconfirmed { units } => self.unconfirmed.add(*units),
             Event::PendingDropped { units } => self.dropped.add(*units),
             Event::Clock(ClockNews::Jumped { .. }) => self.clock_jumps.inc(),
+            // Counted as a failure of its kind.
+            Event::RecordRefused { .. } => {}
             Event::Clock(ClockNews::Level { .. }) => {} // read when the page is written
         }
     }

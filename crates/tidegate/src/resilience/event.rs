@@ -51,6 +51,12 @@ pub enum Event {
         /// How many units.
         units: u64,
     },
+    /// A record of the store cannot be used: its subject is decided by this node's share. Comes once a minute at
+    /// most.
+    RecordRefused {
+        /// Which record, and why.
+        cause: FailureCause,
+    },
     /// The store's clock and this node's agree less or more than before, or one of them was set.
     Clock(ClockNews),
 }

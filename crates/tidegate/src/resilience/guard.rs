@@ -222,10 +222,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         match answer {
             Err(error) if !error.is_unacknowledged() => {
                 let cause = self.cause(error);
-                if cause.kind == FailureKind::Timeout {
-                    self.late(call);
-                } else {
-                    call.failed(now, cause);
+                match cause.kind {
+                    FailureKind::Timeout => self.late(call),
+                    FailureKind::Record => call.refused(now, cause),
+                    _ => call.failed(now, cause),
                 }
             }
             Ok(_) | Err(_) => call.replied(now),
@@ -236,6 +236,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     fn late(&self, call: CallInFlight) {
         drop(call);
         self.calls.check_silence(self.runtime.now());
+    }
+
+    /// Whether the store serves and cannot use a record.
+    pub(super) fn is_refused(&self, error: &StoreError) -> bool {
+        self.cause(error).kind == FailureKind::Record
     }
 
     /// Why a call failed, as the store sees it.

@@ -26,6 +26,26 @@ pub(super) struct InFlight {
     closed_at: AtomicU64,
     /// When the newest call was sent that was answered.
     answered: AtomicU64,
+    refusals: Mutex<Reminder>,
+}
+
+/// Says a thing that goes on once in a while.
+#[derive(Default)]
+struct Reminder {
+    last: Option<Nanos>,
+}
+
+/// How often a record that cannot be used is reported.
+const REMIND_EVERY: Nanos = Nanos::from_secs(60);
+
+impl Reminder {
+    fn is_due(&mut self, now: Nanos) -> bool {
+        let is_due = self.last.is_none_or(|last| now.since(last) >= REMIND_EVERY);
+        if is_due {
+            self.last = Some(now);
+        }
+        is_due
+    }
 }
 
 /// Why a call may not be sent.
@@ -54,6 +74,7 @@ impl InFlight {
             watcher,
             closed_at: AtomicU64::new(0),
             answered: AtomicU64::new(0),
+            refusals: Mutex::default(),
         })
     }
 
@@ -138,6 +159,16 @@ impl CallInFlight {
         }
         self.reported = true;
         self.of.update(now, |breaker| breaker.failed(now, || cause));
+    }
+
+    /// The store answered that it cannot use a record. That says nothing about others: it serves.
+    pub(super) fn refused(self, now: Nanos, cause: FailureCause) {
+        let of = Arc::clone(&self.of);
+        of.failures.record(&cause);
+        self.replied(now);
+        if of.refusals.lock().is_due(now) {
+            (of.watcher)(Event::RecordRefused { cause });
+        }
     }
 
     /// The ping was answered.

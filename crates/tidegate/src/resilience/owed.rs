@@ -15,6 +15,9 @@ use tidegate_core::units::{Cost, Nanos};
 use super::counters::Counters;
 use super::owned::OwnedCharge;
 
+/// How long a record that the store cannot use is left alone.
+const RETRY_RECORD_AFTER: Nanos = Nanos::from_secs(5);
+
 /// Debts to the store, by counter. Bounded; what finds no room is not charged, and reported as dropped.
 pub(super) struct Owed {
     debts: Counters<Debt>,
@@ -35,6 +38,8 @@ struct Debt {
     settled: bool,
     /// Units that this node's share does not count yet.
     unshared: u64,
+    /// It is not charged before this, because the store cannot use its record.
+    not_before: Nanos,
 }
 
 impl Debt {
@@ -131,6 +136,7 @@ impl Owed {
             pushing: 0,
             settled: false,
             unshared: 0,
+            not_before: Nanos::ZERO,
         };
         debt.spend(charge.cost, at);
         part.insert(counter, debt);
@@ -166,6 +172,7 @@ impl Owed {
                 pushing: 0,
                 settled: true,
                 unshared: 0,
+                not_before: Nanos::ZERO,
             };
             part.insert(counter, debt);
             self.open.fetch_add(1, Ordering::AcqRel);
@@ -271,7 +278,7 @@ impl Owed {
                     return true; // another store's, which has a time of its own
                 };
                 let units = debt.units(at);
-                if units > 0 && debt.pushing == 0 {
+                if units > 0 && debt.pushing == 0 && debt.not_before <= at {
                     due.push((units, *counter, slot));
                 }
                 units > 0 || debt.pushing > 0
@@ -326,6 +333,14 @@ impl Owed {
         };
         if let Some(units) = Cost::new(std::mem::take(&mut debt.pushing)) {
             debt.spend(units, at);
+        }
+    }
+
+    /// The store cannot use its record: it is charged later.
+    pub(super) fn refused(&self, counter: u128, at: Nanos) {
+        self.failed(counter, at);
+        if let Some(debt) = self.debts.part(counter).get_mut(&counter) {
+            debt.not_before = at.plus(RETRY_RECORD_AFTER);
         }
     }
 

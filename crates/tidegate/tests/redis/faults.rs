@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Value;
 use tidegate::stores::redis::{Action, Fault, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Store, StoreError};
+use tidegate_core::store::{FailureKind, Store, StoreError};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
@@ -196,9 +196,19 @@ fn real_servers_say_what_the_table_knows() {
                 &server,
                 &["SET", "tg:{AAAAAAAAAAAAAAAAAAAAAQ}:api", "not a record"],
             );
-            let (fault, error) = fault(&store).await;
-            assert_eq!(fault.action(), Action::Report, "{fault}");
+            let (damaged, error) = fault(&store).await;
+            assert_eq!(damaged.action(), Action::Report, "{damaged}");
             assert!(matches!(error, StoreError::Refused { .. }));
+            assert_eq!(damaged.cause().kind, FailureKind::Record, "{damaged}");
+            assert!(
+                damaged
+                    .to_string()
+                    .contains("tg:{AAAAAAAAAAAAAAAAAAAAAQ}:api")
+            );
+            direct(&server, &["DEL", "tg:{AAAAAAAAAAAAAAAAAAAAAQ}:api"]);
+            direct(&server, &["LPUSH", "tg:{AAAAAAAAAAAAAAAAAAAAAQ}:api", "x"]);
+            let (foreign, _) = fault(&store).await;
+            assert_eq!(foreign.cause().kind, FailureKind::Record, "{foreign}");
             direct(&server, &["DEL", "tg:{AAAAAAAAAAAAAAAAAAAAAQ}:api"]);
 
             direct(&server, &["REPLICAOF", "127.0.0.1", "1"]);

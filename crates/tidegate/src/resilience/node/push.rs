@@ -12,6 +12,15 @@ use crate::resilience::join::join_all;
 use crate::resilience::owed::{Due, DueCause};
 use crate::runtime::Runtime;
 
+/// What became of debts that were sent to the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pushed {
+    Charged,
+    /// The store cannot use a record.
+    Refused,
+    Failed,
+}
+
 impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     /// What was admitted locally is charged soon, if there is any and the store can be asked.
     pub(in crate::resilience) fn owes(self: &Arc<Self>) {
@@ -129,22 +138,46 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         pushed
     }
 
+    /// Charges debts in one call. If the store cannot use a record of theirs, each on its own, so that the
+    /// others do not wait with that one. Whether the store serves.
     async fn push_together(self: &Arc<Self>, due: &[Due]) -> bool {
         if due.is_empty() {
             return true; // time has settled it
         }
+        match self.push_once(due).await {
+            Pushed::Charged => true,
+            Pushed::Failed => false,
+            Pushed::Refused => {
+                if due.len() > 1 {
+                    for one in due {
+                        self.push_once(std::slice::from_ref(one)).await;
+                    }
+                }
+                true
+            }
+        }
+    }
+
+    async fn push_once(self: &Arc<Self>, due: &[Due]) -> Pushed {
         let set = ChargeSet::of(due.iter().map(|due| due.charge.owing(due.cost)));
         let sent = self.runtime.now();
         let answer = self.guard.charge_debt(&set).await;
-        let charged = answer.is_ok_and(|outcome| self.believes(&set, &outcome, sent));
-        let now = self.store_time();
-        for due in due {
-            match charged {
-                true => self.memory.local.owed.done(due.counter, now),
-                false => self.memory.local.owed.failed(due.counter, now),
+        let pushed = match answer {
+            Ok(outcome) if self.believes(&set, &outcome, sent) => Pushed::Charged,
+            Err(error) if self.guard.is_refused(&error) => Pushed::Refused,
+            Ok(_) | Err(_) => Pushed::Failed,
+        };
+        let (owed, now) = (&self.memory.local.owed, self.store_time());
+        for one in due {
+            match pushed {
+                Pushed::Charged => owed.done(one.counter, now),
+                Pushed::Refused if due.len() == 1 => owed.refused(one.counter, now),
+                // They are sent again at once, each on its own.
+                Pushed::Refused => {}
+                Pushed::Failed => owed.failed(one.counter, now),
             }
         }
-        if charged {
+        if pushed == Pushed::Charged {
             let units = due.iter().map(|due| due.cost.get()).sum();
             let late = due.iter().all(|due| due.cause == DueCause::Late);
             (self.watcher)(if late {
@@ -153,9 +186,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
                 let counters = due.len();
                 Event::Pushed { counters, units }
             });
-        } else {
+        } else if pushed == Pushed::Failed {
             self.unconfirmed(&set);
         }
-        charged
+        pushed
     }
 }

@@ -172,7 +172,24 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
                     state: state.clone(),
                 })
                 .collect();
-            self.guard.seed(&seeds).await.ok()?;
+            if let Err(error) = self.guard.seed(&seeds).await {
+                if !self.guard.is_refused(&error) {
+                    return None;
+                }
+                // The record of one cannot be used: the others are put back without it.
+                for seed in seeds.chunks(1) {
+                    let alone = self.guard.seed(seed).await;
+                    alone
+                        .or_else(|error| {
+                            if self.guard.is_refused(&error) {
+                                Ok(())
+                            } else {
+                                Err(error)
+                            }
+                        })
+                        .ok()?;
+                }
+            }
         }
         Some(())
     }

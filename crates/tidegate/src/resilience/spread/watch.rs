@@ -82,6 +82,7 @@ impl PartWatch for AsOne {
                 | Event::Unconfirmed { .. }
                 | Event::LatePushed { .. }
                 | Event::PendingDropped { .. }
+                | Event::RecordRefused { .. }
                 | Event::Clock(_)
         ) {
             (self.watcher)(event.clone());
@@ -100,6 +101,7 @@ impl PartWatch for AsOne {
                 | Event::Unconfirmed { .. }
                 | Event::LatePushed { .. }
                 | Event::PendingDropped { .. }
+                | Event::RecordRefused { .. }
                 | Event::Clock(_) => {}
             }
         });
@@ -142,6 +144,7 @@ mod tests {
                 | Event::Unconfirmed { .. }
                 | Event::LatePushed { .. }
                 | Event::PendingDropped { .. }
+                | Event::RecordRefused { .. }
                 | Event::Clock(_) => '.',
             });
         }));

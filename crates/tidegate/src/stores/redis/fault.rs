@@ -10,7 +10,7 @@ use std::error::Error;
 use std::fmt;
 
 use redis::{ErrorKind, RedisError};
-use tidegate_core::store::StoreError;
+use tidegate_core::store::{FailureKind, StoreError};
 use tidegate_core::units::Nanos;
 
 use self::table::{NEEDED, NO_TLS, Row, TABLE, TLS_TABLE};
@@ -47,6 +47,10 @@ pub enum Denied {
 
 const TIMEOUT: &str = "no answer in time";
 const NO_PRIMARY: &str = "no primary";
+/// Errors of our own scripts name their place in the text. They end with an error at what they cannot read.
+const IN_SCRIPT: &str = "user_script";
+/// Keys of a call that an error names.
+const MAX_KEYS: usize = 4;
 
 /// An error of a server or of the way to it. Never tells a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -315,6 +319,19 @@ impl Fault {
             },
             _ => self,
         }
+    }
+
+    /// The same with the keys of the call, if one of their records cannot be used. A key names a rule and
+    /// nobody's identity.
+    pub(super) fn at_keys(mut self, keys: &[Vec<u8>]) -> Fault {
+        if self.kind() == FailureKind::Record {
+            let keys = keys
+                .iter()
+                .take(MAX_KEYS)
+                .map(|key| key.escape_ascii().to_string());
+            self.detail += &format!(" (key {})", keys.collect::<Vec<_>>().join(" or "));
+        }
+        self
     }
 
     /// The error of the port: an outage, or our own fault.

@@ -150,16 +150,16 @@ impl RedisStore {
         after: &[&[u8]],
         need: Option<Need>,
     ) -> Result<(Reply, Safe), StoreError> {
-        let keys: Vec<Vec<u8>>;
+        let more: Vec<Vec<u8>>;
+        let keys: &[Vec<u8>] = if before.is_empty() {
+            &plan.keys
+        } else {
+            more = before.iter().chain(&plan.keys).cloned().collect();
+            &more
+        };
         let call = Call {
             script,
-            keys: match before.is_empty() {
-                true => &plan.keys,
-                false => {
-                    keys = before.iter().chain(&plan.keys).cloned().collect();
-                    &keys
-                }
-            },
+            keys,
             arguments: plan.arguments(after),
         };
         let began = Instant::now();
@@ -173,17 +173,19 @@ impl RedisStore {
                 (answer, safe)
             }
         };
-        Ok((self.reply(script, answer, began)?, safe))
+        Ok((self.reply(script, keys, answer, began)?, safe))
     }
 
     fn reply(
         &self,
         script: Script,
+        keys: &[Vec<u8>],
         answer: Result<redis::Value, Fault>,
         began: Instant,
     ) -> Result<Reply, StoreError> {
         let waited = Nanos::from(began.elapsed());
-        let value = answer.map_err(|fault| fault.into_store_error(script.name, waited))?;
+        let value =
+            answer.map_err(|fault| fault.at_keys(keys).into_store_error(script.name, waited))?;
         let reply = Reply::read(value).map_err(|error| refused(script, error))?;
         self.memo.note_seen(reply.at);
         Ok(reply)

@@ -65,7 +65,7 @@ impl Store for RedisStore {
         };
         let mut outcomes = Vec::with_capacity(sets.len());
         for ((set, plan), answer) in sets.iter().zip(&plans).zip(answers) {
-            outcomes.push(match self.reply(script, answer, began) {
+            outcomes.push(match self.reply(script, &plan.keys, answer, began) {
                 Ok(reply) if reply.is_only_time() => self.charge(set).await,
                 Ok(reply) => match set.waits() {
                     true => durable::confirm(&reply, &safe, began),
@@ -161,8 +161,8 @@ impl Store for RedisStore {
         }
         let began = Instant::now();
         let answers = self.way.call_each(&calls).await;
-        for (seed, answer) in seeds.iter().zip(answers) {
-            let reply = self.reply(script, answer, began)?;
+        for ((seed, plan), answer) in seeds.iter().zip(&plans).zip(answers) {
+            let reply = self.reply(script, &plan.keys, answer, began)?;
             match reply.is_only_time() {
                 true => self.seed_one(seed).await?,
                 false => merged(&reply)?,
@@ -265,7 +265,7 @@ impl RedisStore {
         };
         let began = Instant::now();
         let answer = self.way.call(&call).await;
-        let reply = self.reply(script, answer, began)?;
+        let reply = self.reply(script, &plan.keys, answer, began)?;
         Ok((plan, reply))
     }
 
@@ -284,7 +284,7 @@ impl RedisStore {
         let began = Instant::now();
         let answer = self.way.call(&call).await;
         let waited = Nanos::from(began.elapsed());
-        answer.map_err(|fault| fault.into_store_error(script.name, waited))
+        answer.map_err(|fault| fault.at_keys(keys).into_store_error(script.name, waited))
     }
 
     /// Does `verb` to a slot.

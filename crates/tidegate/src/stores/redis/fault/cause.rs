@@ -2,7 +2,7 @@
 
 use tidegate_core::store::{FailureCause, FailureKind};
 
-use super::{Action, Fault, NO_PRIMARY, TIMEOUT};
+use super::{Action, Fault, IN_SCRIPT, NO_PRIMARY, TIMEOUT};
 
 impl Fault {
     /// Why the store does not serve: the kind of this fault and its text.
@@ -16,7 +16,7 @@ impl Fault {
         FailureCause::new(self.kind(), text)
     }
 
-    fn kind(&self) -> FailureKind {
+    pub(super) fn kind(&self) -> FailureKind {
         if self.denied().is_some() {
             return FailureKind::Permission;
         }
@@ -29,6 +29,10 @@ impl Fault {
             "LOADING" => FailureKind::Loading,
             "CLUSTERDOWN" | "no server" | "no map" => FailureKind::Clusterdown,
             "no TLS" | "bad certificate" => FailureKind::Tls,
+            "WRONGTYPE" => FailureKind::Record,
+            "ERR" if self.action == Action::Report && self.detail.contains(IN_SCRIPT) => {
+                FailureKind::Record
+            }
             "ERR" if self.detail.contains("AUTH") || self.detail.contains("password") => {
                 FailureKind::Auth
             }

@@ -3,7 +3,7 @@
 //! A server names its errors by their first word. Inside a script some lose it and arrive as `ERR`, so
 //! there the text is looked at.
 
-use super::Action;
+use super::{Action, IN_SCRIPT};
 
 /// One row: an error by its first word, the text it must contain, what to do, and the cure.
 pub(super) struct Row {
@@ -121,7 +121,7 @@ pub(super) const TABLE: &[Row] = &[
         "WRONGTYPE",
         "",
         Action::Report,
-        "another program uses keys that begin with `tg:`",
+        "another program uses keys that begin with `tg:`; delete the key",
     ),
     row("EXECABORT", "", Action::Report, "please report this"),
     row(
@@ -169,6 +169,13 @@ pub(super) const TABLE: &[Row] = &[
         Action::AskOperator,
         "this server is no cluster; write redis://HOST:PORT",
     ),
+    row(
+        "ERR",
+        "written by a newer version",
+        Action::Report,
+        "upgrade this node, or delete the key",
+    ),
+    row("ERR", IN_SCRIPT, Action::Report, "delete the key"),
     row("ERR", "", Action::Report, "please report this"),
 ];
 
