@@ -89,6 +89,39 @@ fn what_a_store_lost_is_put_back() {
     assert!(passed(&mut newcomer.client(), 10).is_empty());
 }
 
+/// The counts are put back and the marks of refunds are not: a receipt paid a second time after each loss.
+#[test]
+fn a_receipt_is_worth_nothing_after_the_store_lost_its_data() {
+    let redis = Redis::redis7();
+    let node = node(&redis.url());
+    exact(&node);
+    let refund = |receipt: &str| {
+        let body = serde_json::json!({ "receipt": receipt }).to_string();
+        let result = node.post("/v1/refund", &body).json()["result"].clone();
+        result.as_str().unwrap_or_default().to_owned()
+    };
+    let receipts = |count: usize| -> Vec<String> {
+        let body = r#"{"attributes": {"ip": "192.0.2.1"}, "receipt": true}"#;
+        let charged = (0..count).map(|_| node.post("/v1/check", body).json()["receipt"].clone());
+        charged
+            .filter_map(|receipt| receipt.as_str().map(str::to_owned))
+            .collect()
+    };
+    let old = receipts(20);
+    assert!(old.iter().all(|receipt| refund(receipt) == "done"));
+    assert!(old.iter().all(|receipt| refund(receipt) == "already"));
+    let losses = node.metric("tidegate_store_losses_total");
+    redis.ask(&["FLUSHALL"]);
+    until("a loss", || {
+        node.metric("tidegate_store_losses_total") > losses
+    });
+    exact(&node);
+    assert!(old.iter().all(|receipt| refund(receipt) == "lapsed"));
+    let new = receipts(1);
+    assert_eq!(new.len(), 1);
+    assert!(new.iter().all(|receipt| refund(receipt) == "done"));
+}
+
 /// A newcomer wrote a secret of its own where the key had been deleted, all others took it over, and every
 /// count began anew.
 #[test]

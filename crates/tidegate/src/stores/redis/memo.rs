@@ -1,5 +1,6 @@
 //! What is remembered of a server between calls. It outlives connections and addresses.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
@@ -47,5 +48,44 @@ impl Memo {
 
     pub(super) fn note_epoch(&self, epoch: u64) {
         self.epoch.store(epoch, Ordering::Relaxed);
+    }
+
+    /// What was charged before this may have been refunded, and the store does not know of it any more.
+    pub(super) fn data_since(&self) -> Nanos {
+        let since = Nanos::from_millis(self.epoch.load(Ordering::Relaxed) >> RANDOM_BITS);
+        // Earlier versions drew all bits.
+        if since > self.last_seen().plus(Nanos::from_secs(86_400)) {
+            return Nanos::ZERO;
+        }
+        since
+    }
+}
+
+/// Bits of an epoch that are random. Those above are the time at which the store's data began.
+const RANDOM_BITS: u32 = 20;
+
+/// The random bits of a new epoch: the one that a store has lost must not come back. The store adds the time.
+pub(super) fn draw_epoch() -> u64 {
+    (RandomState::new().hash_one(0) % (1 << RANDOM_BITS)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_says_since_when_data_is_whole() {
+        let memo = Memo::default();
+        assert_eq!(memo.data_since(), Nanos::ZERO, "not known");
+        let millis = memo.last_seen().get() / 1_000_000;
+        memo.note_epoch(millis << RANDOM_BITS | draw_epoch());
+        assert_eq!(memo.data_since(), Nanos::from_millis(millis));
+    }
+
+    #[test]
+    fn an_epoch_of_an_earlier_version_says_nothing() {
+        let memo = Memo::default();
+        memo.note_epoch(0xfedc_ba98_7654_3210);
+        assert_eq!(memo.data_since(), Nanos::ZERO);
     }
 }

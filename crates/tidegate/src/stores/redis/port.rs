@@ -89,6 +89,10 @@ impl Store for RedisStore {
         let Some(first) = refund.set.charges.first() else {
             return Ok(Refunded::Lapsed);
         };
+        // Whether it was refunded before went with the data.
+        if refund.charged < self.memo.data_since() {
+            return Ok(Refunded::Lapsed);
+        }
         let name = text(refund.id);
         let name = String::from_utf8_lossy(&name);
         let id = [key(first.subject, "r:", &name)];

@@ -5,8 +5,6 @@
 //! register of nodes, which is drawn anew when the register is gone. Each primary of a cluster has a
 //! register of its own; when its slot moves, nodes sign in at another and bring the epoch along.
 
-use std::hash::{BuildHasher, RandomState};
-
 use redis::Value;
 use tidegate_core::store::{
     Beat, FailureCause, Life, NodeId, PartId, Parts, Probe, Slot, StoreError, Vitals,
@@ -17,6 +15,7 @@ use tidegate_core::units::Nanos;
 use super::cluster::Branch;
 use super::fault::Fault;
 use super::link::{Call, Errand, Link};
+use super::memo::draw_epoch;
 use super::redirect::Entry;
 use super::reply::Nonsense;
 use super::way::Way;
@@ -58,7 +57,7 @@ impl Probe for RedisStore {
         };
         let began = std::time::Instant::now();
         let (answer, run) = match &self.way {
-            Way::Straight(link) => sign.leave(link, NODES.to_vec(), drawn(), b"").await,
+            Way::Straight(link) => sign.leave(link, NODES.to_vec(), draw_epoch(), b"").await,
             Way::Branch(branch) => self.sign_in(branch, &sign).await,
         };
         let waited = Nanos::from(began.elapsed());
@@ -103,7 +102,7 @@ impl RedisStore {
             // Where nobody has signed in because slots have moved, nothing was lost.
             let epoch = match (&before, self.memo.epoch()) {
                 (None, Some(known)) => known,
-                _ => drawn(),
+                _ => draw_epoch(),
             };
             let key = before.map_or_else(|| register.key(), |(_, key)| key);
             let link = &register.seat.link;
@@ -121,11 +120,6 @@ impl RedisStore {
             return (answer, run);
         }
     }
-}
-
-/// An epoch, drawn anew each time: the one that a store has lost must not come back.
-fn drawn() -> u64 {
-    RandomState::new().hash_one(0).max(1)
 }
 
 /// A node's sign of life.

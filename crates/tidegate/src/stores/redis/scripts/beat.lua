@@ -1,17 +1,19 @@
 -- Leaves a node's sign of life and tells those of all nodes.
 --
 -- KEYS   1: the register: per node when it last beat, in milliseconds, and the life it has seeded; and
---        the epoch, which is drawn anew when the register is gone
--- ARGV   1: the node; 2: the life it has seeded, or nothing; 3: an epoch, if there is none yet; 4: how
---        long a beat lasts, in milliseconds; 5: how long the register does without one, or nothing if
---        it stays
+--        the epoch, which is drawn anew when the register is gone: the milliseconds of that time, and
+--        random bits
+-- ARGV   1: the node; 2: the life it has seeded, or nothing; 3: the epoch, if there is none yet, without the time if it is
+--        new; 4: how long a beat lasts, in milliseconds; 5: how long the register does without one, or
+--        nothing if it stays
 -- reply  seconds, microseconds, the epoch, then node and seeded life of every node that lives
 -- writes the register: this beat, and no beats that have ended
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local lasts = tonumber(ARGV[4])
-redis.call('HSETNX', KEYS[1], 'epoch', ARGV[3])
+local epoch = string.gsub(ARGV[3], '^00000000000', string.format('%011x', now))
+redis.call('HSETNX', KEYS[1], 'epoch', epoch)
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f %s', now, ARGV[2]))
 if ARGV[5] ~= '' then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
