@@ -47,6 +47,24 @@ pub(crate) struct Service {
     pub(crate) configured: AtomicBool,
 }
 
+/// Which of the rules that apply a request charges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ChargeScope {
+    /// All of them.
+    All,
+    /// Those with a unit: the plain cost is 0.
+    Units,
+    /// None: a peek.
+    Nothing,
+}
+
+impl ChargeScope {
+    /// Whether any rule may be charged.
+    pub(crate) fn charges(self) -> bool {
+        self != ChargeScope::Nothing
+    }
+}
+
 impl Service {
     /// Lets `work` wait for the store, if that ever makes it wait.
     pub(crate) fn wait_for<F: Future>(&self, work: F) -> Waiting<F> {
@@ -71,17 +89,18 @@ impl Service {
         serving && (!self.envoy.healthy_when_configured || configured())
     }
 
-    /// Decides one request, or only looks, and takes the time.
+    /// Decides one request and records how long that took.
     pub(crate) async fn decide(
         &self,
         request: Request<'_>,
-        peek: bool,
+        scope: ChargeScope,
     ) -> Result<Decision, StoreError> {
         let edge = request.edge;
         let begun = Instant::now();
-        let decision = match peek {
-            true => self.limiter.peek(request).await,
-            false => self.limiter.check(request).await,
+        let decision = match scope {
+            ChargeScope::Nothing => self.limiter.peek(request).await,
+            ChargeScope::Units => self.limiter.check_units(request).await,
+            ChargeScope::All => self.limiter.check(request).await,
         };
         self.metrics.took(edge, begun.elapsed());
         decision

@@ -13,6 +13,7 @@ mod reservations;
 mod taking;
 mod tended;
 mod ticket;
+mod unit_costs;
 
 use std::sync::Arc;
 

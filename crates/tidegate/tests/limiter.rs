@@ -314,6 +314,29 @@ fn peek_says_what_check_would_and_changes_nothing() {
     bench.check("user=a path=/x", "allow");
 }
 
+/// A plain cost of 0 made every rule with a unit free.
+#[test]
+fn a_plain_cost_of_zero_looks_at_plain_rules_and_charges_those_with_a_unit() {
+    let text = "
+version: 1
+rules:
+  - { name: requests, by: user, rate: 2/hour }
+  - { name: tokens, match: { path: /llm }, by: user, unit: tokens, rate: 10/hour }
+";
+    let bench = Bench::new(text);
+    let check = |words| common::ready(bench.limiter.check_units(request(words))).unwrap();
+    assert!(check("user=a path=/llm").allowed());
+    assert!(check("user=a path=/llm tokens:4").allowed());
+    assert!(check("user=a path=/llm tokens:0").allowed());
+    assert!(check("user=a path=/x").allowed());
+    assert_eq!(bench.used("user=a path=/llm", "tokens"), 5);
+    assert_eq!(bench.used("user=a path=/llm", "requests"), 0);
+    assert!(!check("user=a path=/llm tokens:6").allowed());
+    bench.check("user=a cost=2", "allow");
+    assert!(!check("user=a path=/llm").allowed(), "no request is left");
+    assert_eq!(bench.used("user=a path=/llm", "tokens"), 5);
+}
+
 #[test]
 fn a_receipt_refunds_once() {
     let bench = Bench::new(THREE_LAYERS);

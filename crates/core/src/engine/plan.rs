@@ -38,6 +38,30 @@ pub struct Plan<'r> {
     pub patience: Option<Nanos>,
 }
 
+impl Plan<'_> {
+    /// The same plan in two parts: the charges of rules without a unit, and those of rules with one.
+    #[must_use]
+    pub fn split_by_unit(self, rules: &RuleSet) -> (Self, Self) {
+        let has_unit = |rule: u32| rules.rules()[rule as usize].unit().is_some();
+        let mut parts = [self.clone(), self];
+        for (part, with_unit) in parts.iter_mut().zip([false, true]) {
+            let belongs: SmallVec<[bool; 4]> = part
+                .origins
+                .iter()
+                .map(|origin| has_unit(origin.rule) == with_unit)
+                .collect();
+            let mut each = belongs.iter();
+            part.set
+                .charges
+                .retain(|_| each.next().copied().unwrap_or(false));
+            part.origins
+                .retain(|origin| has_unit(origin.rule) == with_unit);
+            part.unlimited.retain(|rule| has_unit(*rule) == with_unit);
+        }
+        parts.into()
+    }
+}
+
 /// The place in the rules that a charge comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {

@@ -175,6 +175,31 @@ fn asking_costs_nothing_by_peek_or_by_a_cost_of_zero() {
     }
 }
 
+/// A plain cost of 0 made every rule with a unit free.
+#[test]
+fn a_cost_of_zero_charges_one_of_each_unit_that_is_not_named() {
+    let server = Server::start(RULES);
+    let mut client = server.client();
+    let body = |rest: &str| {
+        format!(r#"{{"attributes": {{"ip": "192.0.2.1", "path": "/llm"}}, "cost": 0{rest}}}"#)
+    };
+    let mut left = |path: &str, rest: &str| {
+        let reply = client.post(path, &body(rest));
+        reply.json()["remaining"].as_u64().unwrap()
+    };
+    assert_eq!(left("/v1/check", ""), 999);
+    assert_eq!(left("/v1/check", ""), 998);
+    assert_eq!(left("/v1/peek", ""), 998);
+    assert_eq!(left("/v1/check", r#", "costs": {"tokens": 8}"#), 990);
+    let list = format!("[{0}, {0}]", body(""));
+    let reply = client.post("/v1/check", &list).json();
+    assert_eq!(reply[1]["remaining"], 988, "{reply}");
+    let charged = client.post("/v1/check", &body(r#", "receipt": true"#));
+    let receipt = charged.json()["receipt"].as_str().unwrap().to_owned();
+    let refund = format!(r#"{{"receipt": "{receipt}"}}"#);
+    assert_eq!(client.post("/v1/refund", &refund).json()["result"], "done");
+}
+
 #[test]
 fn a_receipt_gives_back_once() {
     let server = Server::start(RULES);

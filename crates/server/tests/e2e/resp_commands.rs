@@ -322,6 +322,10 @@ block: [198.51.100.7]
     assert_eq!(spent.field("remaining"), &Value::Integer(10));
     let unnamed = redis.ask("TG.CHECK ip 203.0.113.9 path /llm");
     assert_eq!(unnamed.field("remaining"), &Value::Integer(9));
+    let zero = redis.ask("TG.CHECK ip 203.0.113.9 path /llm WITH COST 0");
+    assert_eq!(zero.field("remaining"), &Value::Integer(8));
+    let zero = redis.ask("TG.CHECK ip 203.0.113.9 path /llm WITH COST 0 COSTS tokens 0");
+    assert_eq!(zero.field("rule"), &Value::Null);
     for verb in ["TG.CHECK", "TG.PEEK"] {
         let misspelt = redis.ask(&format!(
             "{verb} ip 203.0.113.9 path /llm WITH COSTS tokns 9"

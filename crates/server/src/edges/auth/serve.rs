@@ -12,7 +12,7 @@ use crate::edges::http::error::Refusal;
 use crate::edges::http::serve::{decided, no_store};
 use crate::ids::Id;
 use crate::net::connection::Answer;
-use crate::service::{Service, body_style};
+use crate::service::{ChargeScope, Service, body_style};
 
 /// Answers one sub-request. Its own body, if it has one, is not looked at.
 pub(crate) async fn answer(
@@ -24,7 +24,8 @@ pub(crate) async fn answer(
     let options = Options::read(parts.uri.query())?;
     let reading = service.reading();
     let request = wire::request(&parts.headers, options, peer, &reading)?;
-    let decision = service.decide(request, false).await.map_err(no_store)?;
+    let decision = service.decide(request, ChargeScope::All).await;
+    let decision = decision.map_err(no_store)?;
     let context = service.context(id, body_style(&parts.headers));
     let asked_again = || wire::request(&parts.headers, options, peer, &reading).ok();
     service.log_denial(id, Edge::Auth, &decision, asked_again);

@@ -11,7 +11,7 @@ use tidegate_core::request::Request;
 use tidegate_core::units::Cost;
 
 use super::attributes::{Attributes, check_name};
-use super::wire::{Ask, Asked, Asks, BLANK, MOST_ITEMS, Wish};
+use super::wire::{Ask, Asked, Asks, BLANK, MOST_ITEMS, PlainCost, Wish};
 
 /// The request, or the list of about so many, that `body` holds.
 pub(super) fn asked(body: &str, about: usize) -> Option<Asked<'_>> {
@@ -72,7 +72,7 @@ impl<'b> Reader<'b> {
         }
         request.cost = cost.and_then(Cost::new);
         Some(Wish {
-            peek: cost == Some(0),
+            plain_cost: PlainCost::of(cost),
             receipt: receipt == Some(true),
         })
     }

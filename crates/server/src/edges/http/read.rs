@@ -11,7 +11,7 @@ use tidegate_core::units::{Cost, Nanos};
 
 use super::attributes::{Attributes, check_name};
 use super::wire::{
-    Acquire, Ask, Asked, Asks, BLANK, BadInput, LIVES_MS, MOST_COSTS, MOST_ITEMS, Wish,
+    Acquire, Ask, Asked, Asks, BLANK, BadInput, LIVES_MS, MOST_COSTS, MOST_ITEMS, PlainCost, Wish,
 };
 
 /// What a fault repeats of the input at most, in characters.
@@ -177,15 +177,9 @@ impl<'de> Visitor<'de> for AskSeed<'_, '_, 'de> {
             }
             trace.at("");
         }
-        if cost == Some(0) && request.costs.iter().any(|(_, cost)| cost.is_some()) {
-            trace.at("cost");
-            return Err(A::Error::custom(
-                "0 asks without charging, but costs says what to charge; leave one of them out",
-            ));
-        }
         request.cost = cost.and_then(Cost::new);
         Ok(Wish {
-            peek: cost == Some(0),
+            plain_cost: PlainCost::of(cost),
             receipt,
         })
     }
@@ -348,7 +342,7 @@ impl<'de> DeserializeSeed<'de> for AcquireSeed<'_> {
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Self::Value, D::Error> {
         let (trace, mut request, lasts) = (self.0, BLANK, Cell::new(None));
         let wish = AskSeed(trace, &mut request, Some(&lasts)).deserialize(source)?;
-        if wish.peek {
+        if wish.plain_cost == PlainCost::Zero {
             trace.at("cost");
             return Err(D::Error::custom("an open request costs 1 or more"));
         }

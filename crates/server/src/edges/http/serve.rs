@@ -18,7 +18,7 @@ use tidegate_core::store::{Refunded, Store, StoreError};
 use tokio::sync::Semaphore;
 
 use super::error::{Refusal, json_answer};
-use super::wire::{self, Ask, Asked, Asks, BadInput, Wish};
+use super::wire::{self, Ask, Asked, Asks, BadInput, PlainCost, Wish};
 use super::{explain, reserve, slots, units};
 use crate::address::Place;
 use crate::drain::Phase;
@@ -27,7 +27,7 @@ use crate::ids::Id;
 use crate::net::body::{self, Discarded, Received};
 use crate::net::connection::{Answer, Handler};
 use crate::net::unread::ConnectionUnread;
-use crate::service::{Service, body_style};
+use crate::service::{ChargeScope, Service, body_style};
 
 /// A list of a thousand requests with generous attributes.
 pub(crate) const LARGEST: usize = 1 << 20;
@@ -326,18 +326,28 @@ async fn one(
     ask: Ask<'_>,
     body: &[u8],
 ) -> Result<Answer, Refusal> {
-    let peek = ask.wish.peek || verb == Verb::Peek;
-    let decision = service.decide(ask.request, peek).await.map_err(no_store)?;
-    let receipt = service.receipt(ask.wish.receipt && !peek, &decision);
+    let scope = scope(verb, ask.wish);
+    let decision = service.decide(ask.request, scope).await;
+    let decision = decision.map_err(no_store)?;
+    let receipt = service.receipt(ask.wish.receipt && scope.charges(), &decision);
     let mut context = service.context(id, style);
     context.receipt = receipt.as_deref();
-    if !peek {
+    if scope.charges() {
         service.log_denial(id, Edge::Http, &decision, || match wire::asked(body) {
             Ok(Asked::One(ask)) => Some(ask.request),
             _ => None,
         });
     }
     Ok(decided(answer(&decision, &context)))
+}
+
+/// Which rules a request charges.
+fn scope(verb: Verb, wish: Wish) -> ChargeScope {
+    match (verb, wish.plain_cost) {
+        (Verb::Peek | Verb::Explain, _) => ChargeScope::Nothing,
+        (Verb::Check, PlainCost::Zero) => ChargeScope::Units,
+        (Verb::Check, PlainCost::Charged) => ChargeScope::All,
+    }
 }
 
 /// A decision on the wire.
@@ -353,10 +363,7 @@ pub(crate) fn decided(decided: Decided) -> Answer {
 async fn many(service: &Service, id: &Id, verb: Verb, asks: Asks<'_>, body: &[u8]) -> Answer {
     const PIECE: usize = 16;
     let view = service.limiter.view();
-    let (mut requests, mut wishes) = (asks.requests, asks.wishes);
-    if verb == Verb::Peek {
-        wishes.iter_mut().for_each(|wish| wish.peek = true);
-    }
+    let (mut requests, wishes) = (asks.requests, asks.wishes);
     let mut out = Vec::with_capacity(requests.len() * 320 + 2);
     out.push(b'[');
     // Asked for by the log alone, and then read once for the whole list.
@@ -365,7 +372,7 @@ async fn many(service: &Service, id: &Id, verb: Verb, asks: Asks<'_>, body: &[u8
     let (mut at, mut took) = (0, Duration::ZERO);
     for (piece, wishes) in requests.chunks_mut(PIECE).zip(wishes.chunks(PIECE)) {
         let begun = Instant::now();
-        let decisions = decide_each(&view, piece, wishes).await;
+        let decisions = decide_each(&view, piece, wishes, verb).await;
         took += begun.elapsed();
         for (decision, wish) in decisions.iter().zip(wishes) {
             if at > 0 {
@@ -375,7 +382,7 @@ async fn many(service: &Service, id: &Id, verb: Verb, asks: Asks<'_>, body: &[u8
                 Ok(Asked::Many(asks)) => asks.requests.get(at).cloned(),
                 _ => None,
             };
-            write_item(service, &context, decision, *wish, asked, &mut out);
+            write_item(service, &context, decision, *wish, verb, asked, &mut out);
             at += 1;
         }
     }
@@ -389,6 +396,7 @@ fn write_item<'a>(
     list: &Context<'_>,
     decision: &Result<Decision, StoreError>,
     wish: Wish,
+    verb: Verb,
     asked: impl FnOnce() -> Option<Request<'a>>,
     out: &mut Vec<u8>,
 ) {
@@ -397,10 +405,11 @@ fn write_item<'a>(
         out.extend_from_slice(br#"{"status":503,"error":"store_unavailable"}"#);
         return;
     };
-    if !wish.peek {
+    let charges = scope(verb, wish).charges();
+    if charges {
         service.log_denial(&id, Edge::Http, decision, asked);
     }
-    let receipt = service.receipt(wish.receipt && !wish.peek, decision);
+    let receipt = service.receipt(wish.receipt && charges, decision);
     let context = Context {
         id: id.as_str(),
         receipt: receipt.as_deref(),
@@ -413,15 +422,18 @@ async fn decide_each<'r, S: Store>(
     view: &'r View<'_, S>,
     requests: &mut [Request<'r>],
     wishes: &[Wish],
+    verb: Verb,
 ) -> Vec<Result<Decision, StoreError>> {
-    if !wishes.iter().any(|wish| wish.peek) {
+    let scope = |wish: &Wish| scope(verb, *wish);
+    if wishes.iter().all(|wish| scope(wish) == ChargeScope::All) {
         return view.check_each(requests).await;
     }
     let mut decided = Vec::with_capacity(wishes.len());
     for (request, wish) in requests.iter().cloned().zip(wishes) {
-        decided.push(match wish.peek {
-            true => view.peek(request).await,
-            false => view.check(request).await,
+        decided.push(match scope(wish) {
+            ChargeScope::Nothing => view.peek(request).await,
+            ChargeScope::Units => view.check_units(request).await,
+            ChargeScope::All => view.check(request).await,
         });
     }
     decided

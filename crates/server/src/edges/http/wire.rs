@@ -51,10 +51,30 @@ pub(crate) struct Ask<'a> {
 /// What is wanted of one request besides its decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wish {
-    /// Whether it only asks: a cost of 0.
-    pub(crate) peek: bool,
+    /// What rules without a unit are charged.
+    pub(crate) plain_cost: PlainCost,
     /// Whether a receipt is wanted.
     pub(crate) receipt: bool,
+}
+
+/// What a request costs in rules without a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PlainCost {
+    /// 0: those rules are only looked at.
+    Zero,
+    /// One or more.
+    Charged,
+}
+
+impl PlainCost {
+    /// Of the number in the field `cost`; absent, it is 1.
+    pub(crate) fn of(cost: Option<u64>) -> Self {
+        if cost == Some(0) {
+            PlainCost::Zero
+        } else {
+            PlainCost::Charged
+        }
+    }
 }
 
 /// Requests in order, and as many wishes.
@@ -175,7 +195,7 @@ mod tests {
         assert_eq!(request.cost.unwrap().get(), 3);
         let costs = [("tokens".into(), Cost::new(7)), ("none".into(), None)];
         assert_eq!(request.costs, costs, "a unit that costs 0 is not charged");
-        assert!(ask.wish.receipt && !ask.wish.peek);
+        assert!(ask.wish.receipt && ask.wish.plain_cost == PlainCost::Charged);
         let digest = request.api_key.unwrap().digest;
         assert_eq!(digest[..3], [0x6a, 0xb9, 0xf1], "sha256 of k1");
     }
@@ -204,9 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_of_zero_asks_without_charging() {
-        assert!(one(r#"{"cost": 0}"#).wish.peek);
-        assert!(!one("{}").wish.peek);
+    fn a_plain_cost_of_zero_is_kept_apart_from_the_costs_of_units() {
+        assert_eq!(one(r#"{"cost": 0}"#).wish.plain_cost, PlainCost::Zero);
+        assert_eq!(one("{}").wish.plain_cost, PlainCost::Charged);
+        let both = one(r#"{"cost": 0, "costs": {"t": 1}}"#);
+        assert_eq!(both.wish.plain_cost, PlainCost::Zero);
+        assert_eq!(both.request.costs[0].1, Cost::new(1));
     }
 
     #[test]
@@ -243,10 +266,6 @@ mod tests {
             (
                 r#"{"cost": 18446744073709551616}"#,
                 "cost: invalid type: floating point",
-            ),
-            (
-                r#"{"cost": 0, "costs": {"t": 1}}"#,
-                "cost: 0 asks without charging",
             ),
             (
                 r#"{"receipt": 1}"#,

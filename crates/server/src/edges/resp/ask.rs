@@ -15,7 +15,7 @@ use tidegate_core::units::{Cost, Nanos};
 
 use super::reply::{self, Protocol, echoed, signed};
 use super::wire::Arguments;
-use crate::edges::http::wire::{Ask, MOST_COSTS, Wish};
+use crate::edges::http::wire::{Ask, MOST_COSTS, PlainCost, Wish};
 use crate::edges::http::{Attributes, check_name};
 
 /// What an answer has, always all of it and in this order.
@@ -99,12 +99,11 @@ fn options<'b>(
             ));
         }
     }
-    let peek = cost == Some(0);
-    if peek && request.costs.iter().any(|(_, cost)| cost.is_some()) {
-        return Err("ERR COST 0 asks without charging, which costs in units would".to_owned());
-    }
     request.cost = cost.and_then(Cost::new);
-    Ok(Wish { peek, receipt })
+    Ok(Wish {
+        plain_cost: PlainCost::of(cost),
+        receipt,
+    })
 }
 
 /// Text, borrowed if the argument is.
@@ -223,8 +222,10 @@ mod tests {
         assert_eq!(request.cost.map(Cost::get), Some(3));
         assert_eq!(request.costs.len(), 1);
         assert_eq!(request.patience, Some(Nanos::ZERO));
-        assert!(wish.receipt && !wish.peek);
-        assert!(line("a b WITH COST 0").unwrap().wish.peek);
+        assert!(wish.receipt && wish.plain_cost == PlainCost::Charged);
+        let zero = line("a b WITH COST 0 COSTS t 1").unwrap();
+        assert_eq!(zero.wish.plain_cost, PlainCost::Zero);
+        assert_eq!(zero.request.costs.len(), 1);
         assert!(
             asked(&[]).is_ok(),
             "rules that count all alike need no attribute"
@@ -245,10 +246,6 @@ mod tests {
             ("a 1 WITH COSTS", "ERR COSTS needs a unit"),
             ("a 1 WITH COSTS t", "ERR COSTS 't': needs a whole number"),
             ("a 1 WITH COSTS t 1 COSTS t 1", "ERR COSTS 't': given twice"),
-            (
-                "a 1 WITH COST 0 COSTS t 1",
-                "ERR COST 0 asks without charging",
-            ),
             (
                 "a 1 WITH x 1",
                 "ERR 'x' after WITH; write COST, COSTS or RECEIPT",

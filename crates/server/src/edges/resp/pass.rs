@@ -22,7 +22,7 @@ use super::throttle::{Asked, Dialect};
 use super::transaction::{self, Queued, TransactionVerb};
 use super::verb::{Known, Verb, unknown};
 use super::wire::{self, Arguments, Front};
-use crate::edges::http::wire::Ask;
+use crate::edges::http::wire::{Ask, PlainCost};
 
 /// What is said to a client whose request no store has decided.
 const NO_STORE: &str = "ERR the store gave no answer";
@@ -256,9 +256,9 @@ impl<'b> Pass<'_, 'b> {
             self.flush().await;
         }
         match self.read(arguments) {
-            Ok(ask) if ask.wish.peek => {
+            Ok(ask) if ask.wish.plain_cost == PlainCost::Zero => {
                 self.flush().await;
-                self.look(ask.request).await;
+                self.check_units(ask).await;
             }
             Ok(ask) => {
                 self.asks.push(ask);
@@ -359,6 +359,22 @@ impl<'b> Pass<'_, 'b> {
         match self.read(arguments) {
             Ok(ask) => self.look(ask.request).await,
             Err(told) => reply::error(self.output, &told),
+        }
+    }
+
+    /// Decides a request whose plain cost is 0.
+    async fn check_units(&mut self, ask: Ask<'_>) {
+        let service = self.resp.service();
+        let request = ask.request.clone();
+        match service.limiter.check_units(ask.request).await {
+            Ok(decision) => {
+                let id = service.ids.next();
+                service.log_denial(&id, Edge::Resp, &decision, || Some(request));
+                let receipt = service.receipt(ask.wish.receipt, &decision);
+                let (protocol, receipt) = (self.session.protocol, receipt.as_deref());
+                ask::answer(self.output, protocol, &decision, id.as_str(), receipt);
+            }
+            Err(error) => no_store(self.output, &error),
         }
     }
 

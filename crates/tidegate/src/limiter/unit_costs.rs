@@ -1,0 +1,49 @@
+//! Requests whose plain cost is 0.
+//!
+//! Rules without a unit are then only looked at. Rules with a unit are charged as for any other request:
+//! what `costs` names, and 1 where it names nothing. A plain cost of 0 never makes a unit free.
+
+use tidegate_core::engine::Decision;
+use tidegate_core::request::Request;
+use tidegate_core::store::{Store, StoreError};
+
+use super::{Limiter, Spent, View};
+
+impl<S: Store> Limiter<S> {
+    /// Decides a request whose plain cost is 0: charges the rules with a unit and looks at the others.
+    ///
+    /// # Errors
+    /// When the store gave no answer.
+    pub async fn check_units(&self, request: Request<'_>) -> Result<Decision, StoreError> {
+        self.view().check_units(request).await
+    }
+}
+
+impl<S: Store> View<'_, S> {
+    /// Decides a request whose plain cost is 0. A rule without a unit denies the request if not even a
+    /// cost of 1 would fit, and is charged nothing. Rules with a unit are charged as [`View::check`] charges
+    /// them. Where no rule with a unit applies this is [`View::peek`].
+    ///
+    /// # Errors
+    /// When the store gave no answer.
+    pub async fn check_units(&self, request: Request<'_>) -> Result<Decision, StoreError> {
+        let mut request = request;
+        self.identify(&mut request);
+        let plan = self.plan(&request);
+        if let Some(listed) = plan.listed {
+            return Ok(self.settled_by_list(listed, plan.client));
+        }
+        let (plain, units) = plan.split_by_unit(&self.policy.rules);
+        if !plain.set.charges.is_empty() || units.set.charges.is_empty() {
+            let outcome = self.limiter.store.peek(&plain.set).await?;
+            let decision = self.settled(&plain, &outcome, Spent::Nothing);
+            if units.set.charges.is_empty() || !decision.allowed() {
+                return Ok(decision);
+            }
+        }
+        let outcome = self.limiter.store.charge(&units.set).await?;
+        let decision = self.settled(&units, &outcome, Spent::IfAdmitted);
+        self.tell(&request, &decision);
+        Ok(decision)
+    }
+}
