@@ -147,7 +147,7 @@ rules:
   - name: r
     by: [user, team|ip]
     rate: 5/minute
-    overrides: { 'a,b': unlimited, 'a\,b,c': 7/minute, 'v6, 2001:db8:0::9': 9/minute }
+    overrides: { 'a,b': unlimited, 'a\,b,c': 7/minute, 'v6, 2001:db8:0::/64': 9/minute }
 ";
     let name = "rules.yaml";
     let set = parse(&[SourceFile { name, text }]).unwrap();

@@ -163,7 +163,7 @@ fn overrides_are_written_in_any_form_that_means_the_subject() {
     let set = rules(
         "rules:
   - { name: a, by: path, rate: 1/s, overrides: { /login/: 7/s } }
-  - { name: b, by: [ip, method], rate: 1/s, overrides: { '2001:db8::1,post': 7/s } }
+  - { name: b, by: [ip, method], rate: 1/s, overrides: { '2001:db8:0::/64,post': 7/s } }
   - { name: c, by: user, rate: 1/s, overrides: { 'Ada, Countess': 7/s } }",
     );
     let count = |rule: &str, subject| set.rule(rule).unwrap().limits(None, subject)[0].count();
@@ -261,7 +261,7 @@ rules:
     by: api_key|ip
     rate: 100/minute
     tiers: { pro: 1000/minute, big: unlimited }
-    overrides: { acme: [5000/minute, 9/second], '2001:db8:0:0:1::7': 1/minute }",
+    overrides: { acme: [5000/minute, 9/second], '2001:db8:0:0::/64': 1/minute }",
     );
     let rule = set.rule("api").unwrap();
     let counts = |tier, subject| -> Vec<u64> {
@@ -273,7 +273,7 @@ rules:
     assert_eq!(counts(Some(1), "x"), [1000]);
     assert_eq!(counts(Some(2), "x"), [0_u64; 0]);
     assert_eq!(counts(Some(2), "acme"), [5000, 9]);
-    // An address is written in many ways and cut to the prefix that tells clients apart.
+    // A client of IPv6 is a network, which is written in many ways.
     assert_eq!(counts(None, "2001:db8::"), [1]);
     assert_eq!(
         rule.rates(rule.class(Some(1), "x")).written(0),

@@ -4,14 +4,16 @@
 //! The following itself is the library's, or that of [`xds`]; here the news become log lines
 //! and metrics, and the series of rules are found when they come into force.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tidegate::clock::Clock;
 use tidegate::live::{Pick, State, left_out};
 use tidegate::{Follower, News, Policy, Reading};
-use tidegate_core::rules::SourceFile;
+use tidegate_core::rules::{SourceFile, Warning};
 use tracing::{info, warn};
 
 use crate::config::RulesFrom;
@@ -71,6 +73,8 @@ struct Standing {
     rules: Option<String>,
     keys: Option<String>,
     xds: Option<String>,
+    /// The version whose warnings were logged last, and these.
+    linted: Option<(u64, Vec<Warning>)>,
 }
 
 /// The rules at `path`, or the built-in ones.
@@ -103,7 +107,7 @@ impl Live {
         let standing = Arc::<Mutex<Standing>>::default();
         let follower = match &from.path {
             None => {
-                in_force(service, "rules", &locked(&standing));
+                in_force(service, "rules", &mut locked(&standing));
                 None
             }
             Some(path) => {
@@ -245,7 +249,7 @@ fn tell(service: &Service, standing: &Mutex<Standing>, news: News<'_>) {
         News::Keys(state) => ("keys", state),
     };
     match state {
-        State::Current => in_force(service, what, &standing),
+        State::Current => in_force(service, what, &mut standing),
         State::Stale(why) => not_taken(service, what, &why.to_string()),
     }
 }
@@ -279,7 +283,7 @@ fn tell_xds(service: &Service, standing: &Mutex<Standing>, news: xds::News<'_>) 
             standing.xds = None;
             let version = Shown(version).to_string();
             info!(version, "the control plane sent limits");
-            in_force(service, "xds", &standing);
+            in_force(service, "xds", &mut standing);
         }
         xds::News::Refused { version, why } => {
             standing.xds = Some(why.to_owned());
@@ -309,7 +313,7 @@ fn not_taken(service: &Service, what: &str, why: &str) {
     }
 }
 
-fn in_force(service: &Service, what: &str, standing: &Standing) {
+fn in_force(service: &Service, what: &str, standing: &mut Standing) {
     let policy = service.limiter.policy().get();
     service.configured.store(policy.is_given(), Relaxed);
     if !policy.is_given() {
@@ -340,6 +344,38 @@ fn in_force(service: &Service, what: &str, standing: &Standing) {
         "rules in force"
     );
     *reload.hash.lock() = hash;
+    // Limits of a control plane have no warnings.
+    if what != "xds" {
+        let (version, warnings) = (policy.version(), policy.lint(service.clock.now()));
+        log_warnings(&warnings, what, version, standing.linted.as_ref());
+        standing.linted = Some((version, warnings));
+    }
+}
+
+/// Logs what `tidegate lint` says of rules that come into force: the first few in words, the others counted.
+/// Of what was logged last, nothing is repeated for the same version or for other keys under the same rules.
+fn log_warnings(
+    warnings: &[Warning],
+    what: &str,
+    version: u64,
+    last: Option<&(u64, Vec<Warning>)>,
+) {
+    const MAX_LOGGED: usize = 10;
+    let repeated = match last {
+        Some((known, last)) if *known == version || what == "keys" => &last[..],
+        _ => &[],
+    };
+    let identity = |warning: &'_ Warning| (warning.place.clone(), warning.message.clone());
+    let repeated: BTreeSet<_> = repeated.iter().map(identity).collect();
+    let fresh = warnings
+        .iter()
+        .filter(|warning| !repeated.contains(&identity(warning)));
+    for warning in fresh.clone().take(MAX_LOGGED) {
+        warn!("{warning}");
+    }
+    if let more @ 1.. = fresh.count().saturating_sub(MAX_LOGGED) {
+        warn!(more, "the rules have more warnings, see `tidegate lint`");
+    }
 }
 
 fn hex(digest: &[u8; 32]) -> String {

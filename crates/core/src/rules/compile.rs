@@ -144,10 +144,10 @@ fn compile_files(
     dialect: &Dialect,
     faults: &mut Faults,
 ) -> RuleSet {
-    let identity = shared
-        .identity
-        .map(|(identity, _)| identity)
-        .unwrap_or_default();
+    let (identity, identity_place) = match shared.identity {
+        Some((identity, place)) => (identity, Some(place)),
+        None => Default::default(),
+    };
     let tiers = shared.tiers.map(|(tiers, _)| tiers).unwrap_or_default();
     let declared = shared.declared;
     let has_timezone = shared.calendar.is_some();
@@ -201,6 +201,7 @@ fn compile_files(
         block,
         tiers,
         identity,
+        identity_place,
         keys_file: shared.keys_file.map(|(name, _)| name),
         source: files
             .first()

@@ -4,10 +4,14 @@
 //! a reload.
 
 mod counting;
+pub(super) mod keys;
+mod lists;
 mod names;
 mod reach;
 
-use super::fault::{Place, Warning};
+use super::condition::Wanted;
+use super::fault::{Place, Warning, shown};
+use super::methods;
 use super::model::{By, IfMissing, Mode, Rates, Rule, RuleKind};
 use super::rate::{Rate, parse_rate};
 use super::set::RuleSet;
@@ -33,16 +37,33 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         useless_fields(rule, &mut warn);
         durable_for_seconds(rule, &mut warn);
         counting::check(rule, &mut warn);
+        unknown_method(rule, &mut warn);
     }
     names::check(set, &mut warnings);
     reach::check(set, &mut warnings);
+    lists::check(set, &mut warnings);
+    sort(set, &mut warnings);
+    warnings
+}
+
+/// The same, and what depends on the time and on the keys file: entries of lists that have ended at `now`,
+/// and names of keys for which `is_listed` does not hold.
+pub fn lint_loaded(set: &RuleSet, now: Nanos, is_listed: impl Fn(&str) -> bool) -> Vec<Warning> {
+    let mut warnings = lint(set);
+    lists::check_ended(set, now, &mut warnings);
+    keys::check(set, &is_listed, &mut warnings);
+    sort(set, &mut warnings);
+    warnings
+}
+
+/// In the order of the files and of their lines.
+fn sort(set: &RuleSet, warnings: &mut [Warning]) {
     let mut files: Vec<_> = set.rules().iter().map(|rule| &rule.place.file).collect();
     files.dedup();
     warnings.sort_by_key(|warning| {
         let file = files.iter().position(|file| **file == warning.place.file);
         (file, warning.place.line)
     });
-    warnings
 }
 
 fn warning(rule: &Rule, message: String) -> Warning {
@@ -196,6 +217,26 @@ fn invented_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
              own; write one"
                 .to_owned(),
         );
+    }
+}
+
+fn unknown_method(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
+    for condition in conditions.filter(|condition| condition.attribute.name() == "method") {
+        let Wanted::Texts(texts) = &condition.wanted else {
+            continue;
+        };
+        for method in texts
+            .literals
+            .iter()
+            .filter(|text| !methods::is_known(text))
+        {
+            warn(format!(
+                "matches method {}, which is no registered method of HTTP; correct it unless callers \
+                 send just that",
+                shown(method)
+            ));
+        }
     }
 }
 

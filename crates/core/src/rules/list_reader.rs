@@ -62,6 +62,7 @@ pub(crate) fn read(
                         whom: text.into(),
                         until,
                     },
+                    report.place(item.line()),
                 ),
                 Err(wrong) => report.fault(whom.line(), format!("has in `{field}` {wrong}")),
             }

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use rustc_hash::FxHashMap;
 
-use super::fault::shown;
+use super::fault::{Place, shown};
 use super::nets::NetMap;
 use crate::request::Request;
 use crate::units::Nanos;
@@ -68,10 +68,28 @@ pub(crate) struct List {
     names: FxHashMap<Box<str>, Vec<Entry>>,
     digests: FxHashMap<[u8; 32], Vec<Entry>>,
     entries: usize,
+    /// Entries that may have no effect or too much of it, for warnings.
+    pub(crate) notable: Vec<Notable>,
+}
+
+/// An entry that ends, that names a key, or that holds every address.
+#[derive(Clone, Debug)]
+pub(crate) struct Notable {
+    pub(crate) place: Place,
+    pub(crate) entry: Entry,
+    pub(crate) whom: Whom,
 }
 
 impl List {
-    pub(crate) fn add(&mut self, whom: Whom, entry: Entry) {
+    pub(crate) fn add(&mut self, whom: Whom, entry: Entry, place: Place) {
+        let whole = matches!(whom, Whom::Net(net) if net.prefix_len() == 0);
+        if whole || entry.until.is_some() || matches!(whom, Whom::KeyNamed(_)) {
+            self.notable.push(Notable {
+                place,
+                entry: entry.clone(),
+                whom: whom.clone(),
+            });
+        }
         let entries = match whom {
             Whom::Net(net) => self.nets.entry(net),
             Whom::KeyNamed(name) => self.names.entry(name).or_default(),

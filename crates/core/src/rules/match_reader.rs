@@ -5,11 +5,12 @@ use std::borrow::Cow;
 use super::condition::{Attribute, Condition, Match, Nets, Texts, Wanted};
 use super::fault::shown;
 use super::glob::Glob;
-use super::names::AttributeNames;
+use super::methods::{self, SEPARATORS};
+use super::names::{AttributeNames, meant_name};
 use super::net_text::parse_client_net;
 use super::slots::Report;
 use super::yaml::{Kind, Node, Pairs};
-use crate::request::{normal_pattern, normal_value};
+use crate::request::{PRIORITY, Priority, normal_pattern, normal_value};
 
 const MOST_PATTERN_BYTES: usize = 1_024;
 
@@ -177,6 +178,39 @@ fn check_pattern(name: &str, text: &str) -> Result<(), String> {
         "path" if text.contains(['?', '#']) => {
             Err("but a path has no query; write what stands before `?` or `#`".to_owned())
         }
+        "method" => methods::check(text),
+        "host" => check_host(text),
+        PRIORITY if !Glob::is_glob(text) => check_priority(text),
         _ => Ok(()),
     }
+}
+
+/// Hosts are compared without scheme, path and port.
+fn check_host(text: &str) -> Result<(), String> {
+    if text.contains(SEPARATORS) {
+        return Err(
+            "which is several hosts in one text; write a list: [a.example, b.example]".into(),
+        );
+    }
+    if !text.contains('/') {
+        return Ok(());
+    }
+    let host = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let host = host.split('/').next().unwrap_or_default();
+    Err(format!(
+        "but a host has neither scheme nor path; write {}",
+        host.escape_debug()
+    ))
+}
+
+/// Any other text would match requests that count as `normal` all the same.
+fn check_priority(text: &str) -> Result<(), String> {
+    if Priority::from_name(text).is_some() {
+        return Ok(());
+    }
+    let known = Priority::ALL.map(Priority::name);
+    Err(match meant_name(text, &known) {
+        Some(near) => format!("which is no priority; write `{near}`?"),
+        None => format!("which is no priority; write one of {}", known.join(", ")),
+    })
 }

@@ -24,6 +24,7 @@ mod list_reader;
 mod lists;
 mod match_reader;
 mod matrix;
+mod methods;
 mod model;
 mod names;
 mod net_text;
@@ -49,10 +50,11 @@ pub use explain::{
     Ceiling, Explanation, Handling, Leased, RuleView, Standing, SubjectPart, UnitCost,
 };
 pub use fault::{Fault, Faults, Place, Warning};
-pub use lint::lint;
+pub use lint::{lint, lint_loaded};
 pub use lists::{Entry, Listed};
 pub use matrix::Fit;
 pub use model::{Alternatives, By, Class, IfMissing, Mode, Rates, Rule, RuleKind};
+pub use names::{meant_name, nearest_name as within_one_letter};
 pub use rate::{PerWindow, Rate, RateError, parse_rate};
 pub use schema::schema;
 pub use set::{Identity, RuleSet, UnknownUnit};

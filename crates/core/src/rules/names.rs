@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fault::shown;
+use super::slots::nearest;
 use crate::request::{HEADER, PRIORITY, normal_name};
 
 /// Attributes that edges fill in or treat in a way of their own.
@@ -25,6 +26,9 @@ const ENVOY: [&str; 6] = [
     "destination_cluster",
     "masked_remote_address",
 ];
+
+/// What `by` says for one counter of everybody.
+pub(crate) const GLOBAL: &str = "global";
 
 /// The name by which Envoy calls the client's address. Edges make it `ip`.
 const REMOTE_ADDRESS: &str = "remote_address";
@@ -114,10 +118,23 @@ impl<'s> AttributeNames<'s> {
     }
 }
 
+impl AttributeNames<'_> {
+    /// The same for a name in `by`, where `global` has a meaning of its own: `Global` or `gobal` would be
+    /// an attribute that no request has, and the limit for all together would become one for each address.
+    pub(crate) fn find_in_by(&mut self, name: &str) -> Result<Arc<str>, String> {
+        let found = self.find(name)?;
+        let is_global = nearest_name(&found, [GLOBAL]).is_some();
+        if is_global && !self.declared.knows_attribute(&found) {
+            return Err(misspelt(&found, GLOBAL, "attributes"));
+        }
+        Ok(found)
+    }
+}
+
 /// The name of an attribute as requests carry it.
 pub(crate) fn attribute_name(name: &str) -> Result<Arc<str>, String> {
     let bare_header = name.len() == HEADER.len() && name.eq_ignore_ascii_case(HEADER);
-    if !is_name(name) || bare_header || matches!(name, "global" | "not") {
+    if !is_name(name) || bare_header || matches!(name, GLOBAL | "not") {
         return Err(format!(
             "{}, which is no name of an attribute; write ip, user, api_key, path, method, \
              header.NAME or a name of your own of letters, digits, `_`, `-` and `.`",
@@ -178,11 +195,14 @@ pub(crate) fn check_unit(name: &str) -> Result<(), String> {
     ))
 }
 
+/// The known name that `name` was probably meant to be: one within a letter of it, else one that differs
+/// in a few.
+pub fn meant_name<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    nearest_name(name, known.iter().copied()).or_else(|| nearest(name, known))
+}
+
 /// The first of the `known` names that differs from `name` by case, by one edit, or by both.
-pub(crate) fn nearest_name<'k>(
-    name: &str,
-    known: impl IntoIterator<Item = &'k str>,
-) -> Option<&'k str> {
+pub fn nearest_name<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let name = name.as_bytes();
     let mut known = known.into_iter();
     known.find(|known| within_one_edit(name, known.as_bytes()))

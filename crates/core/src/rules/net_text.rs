@@ -10,6 +10,13 @@ use super::fault::shown;
 /// that nothing narrower can ever match.
 pub(crate) fn parse_client_net(text: &str, ipv6_prefix: u8) -> Result<IpNet, String> {
     let net = parse_net(text)?;
+    if let Some(plain) = behind_nat64(net) {
+        return Err(format!(
+            "{}, an address of NAT64, but clients behind it are counted by their IPv4 addresses; write \
+             {plain}",
+            shown(text)
+        ));
+    }
     match net {
         IpNet::V6(wide) if wide.prefix_len() > ipv6_prefix => {
             let cut = IpNet::new(net.addr(), ipv6_prefix).map_or(net, |cut| cut.trunc());
@@ -21,6 +28,30 @@ pub(crate) fn parse_client_net(text: &str, ipv6_prefix: u8) -> Result<IpNet, Str
         }
         net => Ok(net),
     }
+}
+
+/// The IPv4 network whose addresses a network within `64:ff9b::/96` stands for (RFC 6052). Of one that holds
+/// them all, any.
+pub(crate) fn behind_nat64(net: IpNet) -> Option<String> {
+    let IpNet::V6(net) = net else { return None };
+    let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = net.addr().segments() else {
+        return None;
+    };
+    let [a, b] = high.to_be_bytes();
+    let [c, d] = low.to_be_bytes();
+    let prefix = net.prefix_len();
+    let narrow = prefix.checked_sub(96);
+    let plain = match narrow {
+        Some(prefix) => IpNet::new(IpAddr::from([a, b, c, d]), prefix),
+        None if prefix >= 64 => IpNet::new(IpAddr::from([0, 0, 0, 0]), 0),
+        None => return None,
+    };
+    let plain = plain.ok()?;
+    Some(if narrow == Some(32) {
+        plain.addr().to_string()
+    } else {
+        plain.trunc().to_string()
+    })
 }
 
 /// A network (`10.0.0.0/8`) or a single address.

@@ -4,12 +4,14 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::calendar::{Calendar, CalendarUnit};
 use super::fault::shown;
 use super::model::{Alternatives, By, Class, Rates};
+use super::net_text::behind_nat64;
 use super::rate::{Manner, PerWindow, Rate, parse_rate};
 use super::slots::{Report, nearest};
 use super::span::Span;
@@ -230,31 +232,61 @@ impl<'d> RatesReader<'d, '_> {
         }
         let mut out = String::new();
         for (place, (value, alternatives)) in values.iter().zip(places).enumerate() {
-            let value = self.value_text(value, alternatives);
+            let wrong = |wrong| format!("overrides {}, {wrong}", shown(text));
+            let value = self.value_text(value, alternatives).map_err(wrong)?;
             push_value(&mut out, &value, place, places.len());
         }
         Ok(out.into())
     }
 
     /// One value of a subject: an address as clients are seen, a path and its like in normal form.
-    fn value_text<'t>(&self, text: &'t str, names: &Alternatives) -> Cow<'t, str> {
+    fn value_text<'t>(&self, text: &'t str, names: &Alternatives) -> Result<Cow<'t, str>, String> {
         let takes_addresses = names.iter().any(|name| **name == *"ip");
-        if let Some(address) = text.parse().ok().filter(|_| takes_addresses) {
-            return self.address_text(address).into();
+        let net = text
+            .parse::<IpAddr>()
+            .map(|ip| IpNet::from(ip.to_canonical()));
+        let net = net.or_else(|_| text.parse::<IpNet>()).ok();
+        if let Some(net) = net.filter(|_| takes_addresses) {
+            return self.address_text(net).map(Cow::Owned);
         }
         let [name] = &names[..] else {
-            return text.into();
+            return Ok(text.into());
         };
-        normal_value(name, text.into()).unwrap_or_else(|ambiguous| ambiguous.resolved.into())
+        if takes_addresses {
+            return Err("which is no address; write one such as 192.0.2.7".to_owned());
+        }
+        let normal = normal_value(name, text.into());
+        Ok(normal.unwrap_or_else(|ambiguous| ambiguous.resolved.into()))
     }
 
-    /// An address in the form that clients are seen in.
-    fn address_text(&self, address: IpAddr) -> String {
-        let IpAddr::V6(ip) = address.to_canonical() else {
-            return address.to_canonical().to_string();
+    /// The address of one client in the form that clients are seen in. A client of IPv6 has a whole
+    /// network, and is written as that.
+    fn address_text(&self, net: IpNet) -> Result<String, String> {
+        if let Some(plain) = behind_nat64(net) {
+            return Err(format!(
+                "an address of NAT64, but clients behind it are counted by their IPv4 addresses; write \
+                 {plain}"
+            ));
+        }
+        let one_client = match net {
+            IpNet::V4(_) => 32,
+            IpNet::V6(_) => self.ipv6_prefix,
         };
-        let net = ipnet::Ipv6Net::new(ip, self.ipv6_prefix);
-        net.map_or(ip, |net| net.network()).to_string()
+        if net.prefix_len() < one_client {
+            return Err(format!(
+                "which is a network, but an override is for one client; write an address, or a rule \
+                 with `match: {{ ip: {} }}`",
+                net.trunc()
+            ));
+        }
+        let client = IpNet::new(net.addr(), one_client).map_or(net, |cut| cut.trunc());
+        if net != client {
+            return Err(format!(
+                "but IPv6 addresses are cut to /{one_client} before they are compared; write {client}, \
+                 or a larger identity.ipv6_prefix"
+            ));
+        }
+        Ok(client.addr().to_string())
     }
 
     pub(crate) fn compile(

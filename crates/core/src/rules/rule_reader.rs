@@ -14,7 +14,7 @@ use super::fault::shown;
 use super::head::Defaults;
 use super::match_reader::MatchReader;
 use super::model::{By, Rule, RuleKind};
-use super::names::{AttributeNames, UnitNames};
+use super::names::{AttributeNames, GLOBAL, UnitNames};
 use super::rate::Manner;
 use super::rates_reader::{CalendarRate, RatesReader, RuleRates};
 use super::shedding;
@@ -401,7 +401,7 @@ fn replaces<'d>(
 }
 
 fn read_by(node: Node<'_>, known: &mut AttributeNames<'_>, report: &mut Report<'_>) -> By {
-    if node.text() == Some("global") {
+    if node.text() == Some(GLOBAL) {
         return By::Global;
     }
     let wants = "an attribute such as ip, a list of them, or global";
@@ -409,7 +409,7 @@ fn read_by(node: Node<'_>, known: &mut AttributeNames<'_>, report: &mut Report<'
     for (text, line) in report.texts("by", node, wants) {
         let mut names: Vec<Box<str>> = Vec::new();
         for name in text.split('|') {
-            match known.find(name.trim()) {
+            match known.find_in_by(name.trim()) {
                 Ok(name) => names.push((&*name).into()),
                 Err(wrong) => report.fault(line, format!("counts by {wrong}")),
             }

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::descriptors::{Descriptors, Listing};
+use super::fault::Place;
 use super::index::Index;
 use super::lists::{Entry, List, Listed};
 use super::model::Rule;
@@ -26,6 +27,8 @@ pub struct RuleSet {
     pub(crate) block: List,
     pub(crate) tiers: Vec<Box<str>>,
     pub(crate) identity: Identity,
+    /// Where `identity` stands.
+    pub(crate) identity_place: Option<Place>,
     pub(crate) keys_file: Option<Box<str>>,
     /// The names that are declared at the top.
     pub(crate) declared: Declared,
@@ -192,6 +195,11 @@ impl RuleSet {
     /// How clients are told apart.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// Names of API keys that rules and lists write, in no order.
+    pub fn key_names(&self) -> Vec<String> {
+        super::lint::keys::names(self)
     }
 
     /// The file with the API keys, as the rules name it.

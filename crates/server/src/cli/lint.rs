@@ -7,8 +7,9 @@ use std::io::Read;
 use std::path::Path;
 
 use tidegate::Policy;
+use tidegate::clock::{Clock, SystemClock};
 use tidegate::live::left_out;
-use tidegate_core::rules::{self, Dialect, MOST_BYTES, SourceFile};
+use tidegate_core::rules::{Dialect, MOST_BYTES, SourceFile};
 use tidegate_core::store::Abilities;
 
 use super::{Exit, LintArgs, complain, say};
@@ -29,7 +30,7 @@ pub(super) fn run(args: &LintArgs) -> Exit {
         };
         match load(path, dialect) {
             Ok(policy) => {
-                let warnings = rules::lint(&policy.rules);
+                let warnings = policy.lint(SystemClock::new().now());
                 for warning in &warnings {
                     complain(format_args!("warning: {warning}"));
                 }

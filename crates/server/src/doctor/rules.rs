@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate_core::rules::lint;
+use tidegate::clock::{Clock, SystemClock};
 use tidegate_core::store::Abilities;
 
 use super::finding::Finding;
@@ -22,7 +22,7 @@ pub(super) fn rules(path: &Path) -> Vec<Finding> {
         }
     };
     let count = policy.rules.rules().len();
-    let warnings = lint(&policy.rules).into_iter();
+    let warnings = policy.lint(SystemClock::new().now()).into_iter();
     let warnings: Vec<Finding> = warnings
         .map(|warning| Finding::warn(check, warning.to_string(), "see docs/rules.md"))
         .collect();

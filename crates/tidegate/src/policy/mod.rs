@@ -12,12 +12,14 @@ mod reading;
 pub use follow::{Follower, News};
 pub use reading::Reading;
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate_core::rules::{DomainForm, Faults, RuleSet, SourceFile};
+use tidegate_core::rules::{DomainForm, Faults, RuleSet, SourceFile, Warning, lint_loaded};
 use tidegate_core::store::Abilities;
+use tidegate_core::units::Nanos;
 
 use crate::identity::keys::KeysError;
 use crate::identity::{Canon, KeyTable};
@@ -139,6 +141,21 @@ impl Policy {
         Ok(draft.with(self.keys.clone()))
     }
 
+    /// What is allowed in these rules and probably not meant, at the time `now`: also names of keys that the
+    /// keys do not have, as far as they have been read.
+    pub fn lint(&self, now: Nanos) -> Vec<Warning> {
+        let wanted = self.rules.key_names();
+        let listed: HashSet<&str> = match &self.keys {
+            Some(keys) if !wanted.is_empty() => {
+                let wanted: HashSet<&str> = wanted.iter().map(String::as_str).collect();
+                keys.names().filter(|name| wanted.contains(name)).collect()
+            }
+            _ => HashSet::new(),
+        };
+        let unread = self.keys.is_none() && self.rules.keys_file().is_some();
+        lint_loaded(&self.rules, now, |name| unread || listed.contains(name))
+    }
+
     /// Whether someone has said what is in force, be it nothing.
     pub fn is_given(&self) -> bool {
         self.given
@@ -206,6 +223,39 @@ mod tests {
             domain: name.to_owned(),
             nodes: vec![node],
         }
+    }
+
+    /// A block, an override or a match for a key that is listed under another name has no effect.
+    #[test]
+    fn names_that_no_key_has_and_entries_that_have_ended_are_warned_of() {
+        let text = "version: 1
+tiers: [free]
+keys_file: keys.txt
+block: ['key:bobb', 'key:bob', { match: 192.0.2.1, until: 2020-01-01T00:00:00Z }]
+rules:
+  - { name: own, by: api_key|ip, rate: 9/hour, overrides: { bobb: 1/hour, bob: 2/hour, 192.0.2.7: 3/hour } }
+  - { name: only, match: { api_key: [bobb, bob, 'b*'] }, by: [api_key, ip], rate: 9/hour }
+";
+        let lines = format!("sha256:{} free bob\n", "0".repeat(64));
+        let keys = KeyTable::read("keys.txt", lines.as_bytes(), &["free"]).unwrap();
+        let policy = Policy::parse(&[SourceFile { name: "r", text }]).unwrap();
+        let lint = |policy: &Policy, secs| -> Vec<String> {
+            let warnings = policy.lint(Nanos::from_secs(secs));
+            warnings.iter().map(ToString::to_string).collect()
+        };
+        let unread = lint(&policy, 1);
+        assert_eq!(unread, [""; 0], "names are compared when the keys are read");
+        let warned = lint(&policy.with_keys(keys), 1_600_000_000);
+        let effect =
+            "but no keys file lists a key of that name, so that it has no effect; correct the name";
+        let ended = "which has ended and has no effect; remove it, or write a later `until`";
+        let want = [
+            format!("r:4: has in `block` `192.0.2.1` (until 2020-01-01T00:00:00Z), {ended}"),
+            format!("r:4: has in `block` `key:bobb`, {effect}"),
+            format!("r:6: rule `own` overrides `bobb`, {effect}"),
+            format!("r:7: rule `only` matches api_key `bobb`, {effect}"),
+        ];
+        assert_eq!(warned, want);
     }
 
     fn names(policy: &Policy) -> Vec<String> {

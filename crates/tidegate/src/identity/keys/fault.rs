@@ -151,6 +151,9 @@ pub enum Wrong {
     /// A name that cannot be shown.
     #[error("the name is not UTF-8 or has control characters; write plain text")]
     BadName,
+    /// A comment behind the name would become part of it, and rules that use the name would miss the key.
+    #[error("has `#` behind the tier or name; write a comment on a line of its own")]
+    Comment,
     /// A name too long to be one.
     #[error("the name has {found} bytes; write at most {most}")]
     LongName {

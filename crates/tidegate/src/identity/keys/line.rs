@@ -134,8 +134,11 @@ fn name(text: &[u8]) -> Result<&str, Wrong> {
         });
     }
     let name = str::from_utf8(text).map_err(|_| Wrong::BadName)?;
+    let after_blank = || name.split_whitespace().any(|word| word.starts_with('#'));
     if name.contains(char::is_control) {
         Err(Wrong::BadName)
+    } else if name.contains('#') && after_blank() {
+        Err(Wrong::Comment)
     } else {
         Ok(name)
     }
@@ -195,6 +198,16 @@ mod tests {
         assert_eq!(got, want, "from {line:?}");
     }
 
+    /// The name became `acme # first customer`, and a block of `key:acme` had no effect.
+    #[test]
+    fn a_comment_behind_the_name_is_an_error() {
+        let wrong = "has `#` behind the tier or name; write a comment on a line of its own";
+        check("sha256:HEX pro acme # first customer", wrong);
+        check("sha256:HEX pro acme #1", wrong);
+        check("sha256:HEX pro # acme", wrong);
+        check("sha256:HEX pro acme#1", "1 `acme#1`");
+    }
+
     #[test]
     fn a_line_names_a_digest_a_tier_and_maybe_an_owner() {
         check("sha256:HEX pro", "1 ``");
@@ -202,7 +215,7 @@ mod tests {
             "sha256:HEX free Harbour Café, since 2024",
             "0 `Harbour Café, since 2024`",
         );
-        check("  sha256:HEX \t enterprise   x # y  \r\n", "2 `x # y`");
+        check("  sha256:HEX \t enterprise   x#y z  \r\n", "2 `x#y z`");
     }
 
     #[test]

@@ -77,6 +77,14 @@ impl KeyTable {
         })
     }
 
+    /// The names of all keys, in the order of the file; empty where the file does not say.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.records.iter().map(|record| {
+            let start = record.name_at as usize;
+            &self.names[start..start + usize::from(record.name_len)]
+        })
+    }
+
     /// How many keys there are.
     pub fn len(&self) -> usize {
         self.records.len()

@@ -1,0 +1,100 @@
+//! Names of API keys in rules and lists that no key is listed under.
+//!
+//! The keys file changes and is read apart from the rules, so a name that it does not list yet is no error.
+
+use super::lists::{lists, whole};
+use crate::rules::condition::{Attribute, Wanted};
+use crate::rules::fault::{Warning, shown};
+use crate::rules::lists::Whom;
+use crate::rules::model::{By, Rule, RuleKind};
+use crate::rules::set::RuleSet;
+use crate::rules::subject::split_values;
+
+use std::net::IpAddr;
+
+/// Warns of each name for which `is_listed` does not hold.
+pub(super) fn check(set: &RuleSet, is_listed: &impl Fn(&str) -> bool, warnings: &mut Vec<Warning>) {
+    visit(set, &mut |use_of_key| {
+        if !is_listed(use_of_key.name) {
+            warnings.push((use_of_key.warning)());
+        }
+    });
+}
+
+/// Every name of a key that rules and lists write.
+pub(in crate::rules) fn names(set: &RuleSet) -> Vec<String> {
+    let mut names = Vec::new();
+    visit(set, &mut |use_of_key| {
+        names.push(use_of_key.name.to_owned())
+    });
+    names
+}
+
+/// A name of a key, and the warning for the case that it is not listed.
+struct KeyUse<'u> {
+    name: &'u str,
+    warning: &'u dyn Fn() -> Warning,
+}
+
+const UNLISTED: &str =
+    "but no keys file lists a key of that name, so that it has no effect; correct the name";
+
+fn visit(set: &RuleSet, each: &mut impl FnMut(KeyUse<'_>)) {
+    for (field, list) in lists(set) {
+        for notable in &list.notable {
+            let Whom::KeyNamed(name) = &notable.whom else {
+                continue;
+            };
+            let text = shown(&notable.entry.whom);
+            let message = || format!("has in `{field}` {text}, {UNLISTED}");
+            each(KeyUse {
+                name,
+                warning: &|| whole(&notable.place, message()),
+            });
+        }
+    }
+    let native = |rule: &&Rule| rule.kind == RuleKind::Match;
+    for rule in set.rules().iter().filter(native) {
+        visit_rule(rule, each);
+    }
+}
+
+fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
+    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
+    for condition in conditions {
+        let (Attribute::ApiKey, Wanted::Texts(texts)) = (&condition.attribute, &condition.wanted)
+        else {
+            continue;
+        };
+        for name in &texts.literals {
+            let message = || format!("matches api_key {}, {UNLISTED}", shown(name));
+            each(KeyUse {
+                name,
+                warning: &|| super::warning(rule, message()),
+            });
+        }
+    }
+    let By::All(places) = rule.by() else { return };
+    let mut overrides: Vec<_> = rule.overrides.keys().collect();
+    overrides.sort_unstable();
+    for text in overrides {
+        let values = match places.len() {
+            1 => vec![text.to_string()],
+            _ => split_values(text),
+        };
+        for (value, alternatives) in values.iter().zip(places) {
+            let of_a_key = alternatives.iter().any(|name| **name == *"api_key")
+                && alternatives
+                    .iter()
+                    .all(|name| matches!(&**name, "api_key" | "ip"));
+            if !of_a_key || value.starts_with("sha256:") || value.parse::<IpAddr>().is_ok() {
+                continue;
+            }
+            let message = || format!("overrides {}, {UNLISTED}", shown(text));
+            each(KeyUse {
+                name: value,
+                warning: &|| super::warning(rule, message()),
+            });
+        }
+    }
+}

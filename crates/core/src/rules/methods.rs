@@ -1,0 +1,92 @@
+//! The methods of HTTP, and texts that are probably meant to be one.
+
+use super::glob::Glob;
+use super::names::nearest_name;
+use crate::request::normal_method;
+
+/// Methods that most requests have. A text within one letter of these is a mistake.
+const COMMON: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+
+/// The other methods in the registry of IANA, and two that servers know without it.
+const OTHERS: [&str; 34] = [
+    "ACL",
+    "BASELINE-CONTROL",
+    "BIND",
+    "CHECKIN",
+    "CHECKOUT",
+    "CONNECT",
+    "COPY",
+    "LABEL",
+    "LINK",
+    "LOCK",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MKREDIRECTREF",
+    "MKWORKSPACE",
+    "MOVE",
+    "ORDERPATCH",
+    "PRI",
+    "PROPFIND",
+    "PROPPATCH",
+    "PURGE",
+    "QUERY",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "TRACE",
+    "UNBIND",
+    "UNCHECKOUT",
+    "UNLINK",
+    "UNLOCK",
+    "UPDATE",
+    "UPDATEREDIRECTREF",
+    "VERSION-CONTROL",
+];
+
+/// What people write between several values of one text.
+pub(crate) const SEPARATORS: [char; 4] = [',', '|', ' ', '\t'];
+
+/// What is wrong with a method that a rule matches, if it is probably not meant so.
+pub(crate) fn check(text: &str) -> Result<(), String> {
+    if text.contains(SEPARATORS) {
+        return Err("which is several methods in one text; write a list: [GET, POST]".to_owned());
+    }
+    let method = normal_method(text);
+    if is_known(&method) || Glob::is_glob(text) {
+        return Ok(());
+    }
+    match nearest_name(&method, COMMON) {
+        Some(near) => Err(format!(
+            "which differs from {near} by one letter; write {near}"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Whether `method`, in capitals, is a method of HTTP.
+pub(crate) fn is_known(method: &str) -> bool {
+    COMMON.contains(&method) || OTHERS.contains(&method)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_method_passes_and_near_misses_of_common_ones_do_not() {
+        for method in COMMON.into_iter().chain(OTHERS) {
+            assert_eq!(check(method), Ok(()), "{method}");
+            assert_eq!(check(&method.to_lowercase()), Ok(()), "{method}");
+        }
+        for wrong in [
+            "PSOT", "GTE", "DELTE", "PUTT", "OPTION", "GET,POST", "GET POST", "GET|HEAD",
+        ] {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
+        for unusual in ["P*", "CreateOrder", "FETCH"] {
+            assert_eq!(check(unusual), Ok(()), "{unusual}");
+        }
+    }
+}
