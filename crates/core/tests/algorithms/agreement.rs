@@ -186,7 +186,7 @@ fn agrees(algorithm: Algorithm) {
         }
     });
     eprintln!("{algorithm}: {met:?}");
-    if std::env::var_os("TIDEGATE_SEED").is_none() {
+    if std::env::var_os("TG_TEST_SEED").is_none() {
         assert!(met.steps >= 200_000, "{met:?}");
         assert!(
             met.allowed > met.steps / 5 && met.waits > met.steps / 5,

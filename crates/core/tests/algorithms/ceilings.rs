@@ -96,7 +96,7 @@ fn a_cost_fits_exactly_when_it_and_what_is_used_come_to_the_ceiling_at_most() {
         }
     });
     let all_sides = allowed > 20_000 && refused > 20_000 && only_above > 10_000;
-    let single = std::env::var_os("TIDEGATE_SEED").is_some();
+    let single = std::env::var_os("TG_TEST_SEED").is_some();
     assert!(all_sides || single, "{allowed} {refused} {only_above}");
 }
 

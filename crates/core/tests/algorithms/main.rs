@@ -1,6 +1,6 @@
 //! The algorithms, proven against slow oracles and against their own promises.
 //!
-//! `TIDEGATE_SEED=n` replays one trace of a random test; a failure prints the line to type.
+//! `TG_TEST_SEED=n` replays one trace of a random test; a failure prints the line to type.
 
 mod agreement;
 mod bounds;

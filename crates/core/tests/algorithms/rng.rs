@@ -47,11 +47,11 @@ impl Rng {
     }
 }
 
-/// Runs `trace` for `count` seeds, or only for the one in `TIDEGATE_SEED`. Whatever panics inside,
+/// Runs `trace` for `count` seeds, or only for the one in `TG_TEST_SEED`. Whatever panics inside,
 /// the seed is printed.
 pub(crate) fn for_each_seed(count: u64, mut trace: impl FnMut(&mut Rng)) {
-    let only = std::env::var("TIDEGATE_SEED").ok();
-    let only = only.map(|text| text.parse().expect("TIDEGATE_SEED is a number"));
+    let only = std::env::var("TG_TEST_SEED").ok();
+    let only = only.map(|text| text.parse().expect("TG_TEST_SEED is a number"));
     let seeds = only.map_or(1..count + 1, |seed: u64| seed..seed + 1);
     for seed in seeds {
         let told = TellOnPanic(seed);
@@ -76,7 +76,7 @@ impl Drop for TellOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!(
-                "replay: TIDEGATE_SEED={} cargo test -p tidegate-core --test algorithms {}",
+                "replay: TG_TEST_SEED={} cargo test -p tidegate-core --test algorithms {}",
                 self.0,
                 std::thread::current().name().unwrap_or_default(),
             );

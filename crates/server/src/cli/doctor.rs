@@ -59,6 +59,7 @@ pub(super) fn run(args: DoctorArgs) -> Exit {
 
 /// What `serve` would be told, as far as it matters here. None: no store to look at.
 fn order(args: DoctorArgs) -> Result<Option<Order>, BadConfig> {
+    super::check_environment()?;
     let below = match &args.config {
         Some(file) => Layer::read(file)?,
         None => Layer::default(),

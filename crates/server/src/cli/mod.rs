@@ -17,9 +17,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
-use crate::config::{Layer, millis};
+use crate::config::{self, Layer, UnknownVariable, millis};
 use crate::store_choice::StoreUrl;
 
 /// A distributed rate limiter.
@@ -214,6 +214,18 @@ pub(crate) fn run(cli: Cli) -> Exit {
     }
 }
 
+/// Rejects variables that look like settings and are settings of no command.
+fn check_environment() -> Result<(), UnknownVariable> {
+    let command = Cli::command();
+    let arguments = command
+        .get_subcommands()
+        .flat_map(|sub| sub.get_arguments());
+    let settings: Vec<&str> = arguments
+        .filter_map(|argument| argument.get_env()?.to_str())
+        .collect();
+    config::check_environment(&settings, std::env::vars_os())
+}
+
 impl RequestArgs {
     /// The request as the wire has it.
     fn body(&self) -> String {
@@ -265,7 +277,6 @@ fn complain(text: impl std::fmt::Display) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {

@@ -126,6 +126,7 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 
 /// What was told, and what the environment of the reference service added to it, if that is asked.
 fn settings(args: ServeArgs) -> Result<(Settings, Option<Compat>), BadConfig> {
+    super::check_environment()?;
     let below = match &args.config {
         Some(file) => Layer::read(file)?,
         None => Layer::default(),

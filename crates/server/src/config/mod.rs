@@ -1,8 +1,9 @@
 //! What `serve` is told: flags and environment over a file over defaults.
 //!
 //! Every setting is an `Option` in [`Layer`], whichever layer it comes from; [`Settings`] is what
-//! comes out, complete and checked. Unknown names in the file are refused.
+//! comes out, complete and checked. Unknown names are errors, in the file and in the environment.
 
+mod environment;
 mod layer;
 mod quantity;
 mod settle;
@@ -22,6 +23,7 @@ use tidegate_core::rules::Dialect;
 use tidegate_core::store::Abilities;
 use tidegate_core::units::Nanos;
 
+pub(crate) use self::environment::{UnknownVariable, check as check_environment};
 pub(crate) use self::layer::Layer;
 pub(crate) use self::quantity::{Size, millis};
 pub(crate) use self::values::{EnvoyHeaders, LogFormat, LogLevel, LogSubjects, Reset};
@@ -125,6 +127,9 @@ pub(crate) enum BadConfig {
     /// A store there is no code for.
     #[error(transparent)]
     NoSuchStore(#[from] NoSuchStore),
+    /// A variable that looks like a setting and is none.
+    #[error(transparent)]
+    Variable(#[from] UnknownVariable),
     /// The environment of the reference service asks for what cannot be done.
     #[error(transparent)]
     Environment(#[from] BadEnvironment),
@@ -150,11 +155,11 @@ pub(crate) enum BadConfig {
 }
 
 impl BadConfig {
-    /// Whether a file is wrong, rather than what was asked for.
+    /// Whether a file or the name of a variable is wrong, rather than what was asked for.
     pub(crate) fn is_of_a_file(&self) -> bool {
         matches!(
             self,
-            BadConfig::Unreadable { .. } | BadConfig::Malformed { .. }
+            BadConfig::Unreadable { .. } | BadConfig::Malformed { .. } | BadConfig::Variable(_)
         )
     }
 }

@@ -364,6 +364,54 @@ fn it_listens_on_unix_sockets_and_cleans_up() {
     assert!(!socket.exists());
 }
 
+/// A misspelt variable was ignored: built-in rules ran instead of the operator's, and counters were not
+/// shared.
+#[test]
+fn a_variable_that_is_no_setting_ends_the_start() {
+    for (command, name, near) in [
+        ("serve", "TIDEGATE_RULLES", "write `TIDEGATE_RULES`?"),
+        ("serve", "TIDEGATE_STOER", "write `TIDEGATE_STORE`?"),
+        ("serve", "TIDEGATE_COLOUR", "lists the settings"),
+        ("doctor", "TIDEGATE_STOER", "write `TIDEGATE_STORE`?"),
+    ] {
+        let mut tidegate = Command::new(BINARY);
+        let output = tidegate.arg(command).env(name, "x").output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{printed}");
+        assert!(
+            printed.contains(name) && printed.contains(near),
+            "{printed}"
+        );
+    }
+}
+
+/// A lint that nobody ran said what the service did not.
+#[test]
+fn warnings_of_rules_are_in_the_log_at_the_start_and_after_a_reload() {
+    let rule =
+        |i| format!("  - {{ name: r{i}, match: {{ method: FETCH{i} }}, by: ip, rate: 5/hour }}\n");
+    let rules = |count: usize| {
+        format!(
+            "version: 1\nrules:\n{}",
+            (0..count).map(rule).collect::<String>()
+        )
+    };
+    let server = Server::start(&rules(2));
+    let warned = |part: &str| {
+        server.wait_log(|line| line.to_string().contains(part));
+    };
+    warned("rule `r1` matches method `FETCH1`, which is no registered method");
+    server.write("rules.yaml", &rules(12));
+    server.admin_post("/v1/reload", "");
+    warned("rule `r9` matches method `FETCH9`");
+    warned("the rules have more warnings");
+    let lines = server.lines();
+    let logged = lines
+        .iter()
+        .filter(|(_, line)| line.to_string().contains("FETCH"));
+    assert_eq!(logged.count(), 12, "two, then the first ten of twelve");
+}
+
 #[test]
 fn every_setting_of_the_service_is_in_its_page() {
     let docs = include_str!("../../../../docs/service.md");

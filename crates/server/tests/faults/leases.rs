@@ -1,8 +1,8 @@
 //! Units drawn in advance while nodes and the store die at random, for two minutes: never more than is
 //! stated, and hardly less than the limit outside the faults.
 //!
-//! `TIDEGATE_FAULT_SECS` makes it longer, `TIDEGATE_FAULT_SEED` chooses the same faults again, and
-//! `TIDEGATE_FAULT_MISSING=2` asks for what a machine that does nothing else shows.
+//! `TG_TEST_FAULT_SECS` makes it longer, `TG_TEST_FAULT_SEED` chooses the same faults again, and
+//! `TG_TEST_FAULT_MISSING=2` asks for what a machine that does nothing else shows.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -165,7 +165,7 @@ impl Run {
         let by_lease = all().filter(|r| r.leased() && r.admitted()).count() as u64;
         assert!(by_lease > 0, "{}: the store was asked for all", rate.name);
         assert!(due > 0, "{}: nothing outside the faults", rate.name);
-        let missing = setting("TIDEGATE_FAULT_MISSING").unwrap_or(MISSING);
+        let missing = setting("TG_TEST_FAULT_MISSING").unwrap_or(MISSING);
         assert!(
             found * 100 >= due * (100 - missing),
             "{}: only {found} of {due} outside the faults",
@@ -186,8 +186,8 @@ fn two_minutes_of_dying_nodes_and_stores_admit_no_more_than_is_stated_and_hardly
         Rate::bucket("bucket", 1_000, second, 1_000).counting("leased"),
         Rate::window("window", 2_000, Nanos::from_secs(2)).counting("leased"),
     ];
-    let lasts = Duration::from_secs(setting("TIDEGATE_FAULT_SECS").unwrap_or(USUALLY));
-    let seed = setting("TIDEGATE_FAULT_SEED").unwrap_or_else(|| {
+    let lasts = Duration::from_secs(setting("TG_TEST_FAULT_SECS").unwrap_or(USUALLY));
+    let seed = setting("TG_TEST_FAULT_SEED").unwrap_or_else(|| {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         u64::from(time.unwrap().subsec_nanos())
     });

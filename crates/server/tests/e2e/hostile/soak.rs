@@ -15,7 +15,7 @@
 //! thread stacks, buffers that are lent again, pages the allocator keeps for the most requests that were
 //! open at once. With a leak the memory never becomes flat.
 //!
-//! `make test` ends as soon as it is flat. `TIDEGATE_SOAK_MINUTES=30 cargo test -p tidegate-server
+//! `make test` ends as soon as it is flat. `TG_TEST_SOAK_MINUTES=30 cargo test -p tidegate-server
 //! --all-features --test e2e soak -- --nocapture` goes on for half an hour, in which it must stay flat, and
 //! prints a line after each round.
 
@@ -70,7 +70,7 @@ struct SlowPeer {
 fn rss_at_rest_is_flat_after_every_round_of_attacks() {
     let server = server();
     let targets = targets(&server);
-    let minutes = std::env::var("TIDEGATE_SOAK_MINUTES").ok();
+    let minutes = std::env::var("TG_TEST_SOAK_MINUTES").ok();
     let minutes: Option<u64> = minutes.map(|text| text.parse().expect("a number of minutes"));
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
     let mut before = held_at_rest(&server, &targets);

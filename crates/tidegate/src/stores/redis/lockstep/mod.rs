@@ -168,8 +168,8 @@ fn try_kind(server: &Server, kind: Kind, seed: u64) {
 
 fn all_kinds(program: Program) {
     let server = Server::start(program, &[]);
-    let seed = std::env::var("TIDEGATE_SEED").map_or(1, |seed| seed.parse().expect("a seed"));
-    let only = std::env::var("TIDEGATE_KIND").unwrap_or_default();
+    let seed = std::env::var("TG_TEST_SEED").map_or(1, |seed| seed.parse().expect("a seed"));
+    let only = std::env::var("TG_TEST_KIND").unwrap_or_default();
     for kind in Kind::ALL {
         if format!("{kind:?}").contains(&only) {
             try_kind(&server, kind, seed);

@@ -1,0 +1,161 @@
+//! Environment variables that look like settings and are none.
+//!
+//! A misspelt variable would leave its setting at the default without a sign: built-in rules instead of the
+//! operator's, counters of one node instead of shared ones. So it ends the start. The variables that
+//! Kubernetes sets for a Service whose name begins with `tidegate` are no settings and are left alone.
+
+use std::ffi::OsString;
+
+use tidegate_core::rules::{meant_name, within_one_letter};
+
+const PREFIX: &str = "TIDEGATE_";
+
+/// A variable that is no setting.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the environment variable `{}` is no setting; {advice}", name.escape_debug())]
+pub(crate) struct UnknownVariable {
+    name: String,
+    advice: String,
+}
+
+/// The first variable that is probably meant as one of the `settings` and is none of them: it begins with
+/// `TIDEGATE_`, or its whole name differs from a setting by case or one letter.
+pub(crate) fn check(
+    settings: &[&str],
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<(), UnknownVariable> {
+    let mut unknown: Vec<String> = Vec::new();
+    for (name, value) in variables {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        let known = settings.contains(&&*name) || is_of_kubernetes(&name, &value);
+        let similar = || within_one_letter(&name, settings.iter().copied()).is_some();
+        if !known && (name.starts_with(PREFIX) || similar()) {
+            unknown.push(name.into_owned());
+        }
+    }
+    unknown.sort();
+    let Some(name) = unknown.into_iter().next() else {
+        return Ok(());
+    };
+    let whole = within_one_letter(&name, settings.iter().copied()).map(str::to_owned);
+    let advice = match whole.or_else(|| meant(&name, settings)) {
+        Some(near) => format!("write `{near}`?"),
+        None => "remove it; `tidegate serve --help` lists the settings".to_owned(),
+    };
+    Err(UnknownVariable { name, advice })
+}
+
+fn meant(name: &str, settings: &[&str]) -> Option<String> {
+    let bare = |name| str::strip_prefix(name, PREFIX);
+    let known: Vec<&str> = settings.iter().filter_map(|name| bare(name)).collect();
+    let near = meant_name(bare(name)?, &known)?;
+    Some(format!("{PREFIX}{near}"))
+}
+
+/// Whether Kubernetes sets a variable of this name for a Service: `NAME_SERVICE_HOST`,
+/// `NAME_SERVICE_PORT`, `NAME_SERVICE_PORT_PORTNAME`, `NAME_PORT` and `NAME_PORT_80_TCP`, the last also with
+/// `_PROTO`, `_PORT` or `_ADDR` behind it. `NAME_PORT` holds a URL: a plain number there is a misspelt
+/// setting.
+fn is_of_kubernetes(name: &str, value: &str) -> bool {
+    let is_url = ["tcp://", "udp://", "sctp://"]
+        .iter()
+        .any(|scheme| value.starts_with(scheme));
+    name.starts_with(PREFIX)
+        && (name.ends_with("_SERVICE_HOST")
+            || name.ends_with("_SERVICE_PORT")
+            || name.contains("_SERVICE_PORT_")
+            || is_url && name.ends_with("_PORT")
+            || name.match_indices("_PORT_").any(|(at, separator)| {
+                name.get(at + separator.len()..)
+                    .is_some_and(is_port_and_protocol)
+            }))
+}
+
+/// `80_TCP`, `80_TCP_PROTO`, `80_TCP_PORT`, `80_TCP_ADDR`.
+fn is_port_and_protocol(text: &str) -> bool {
+    let Some((port, rest)) = text.split_once('_') else {
+        return false;
+    };
+    let (protocol, detail) = rest.split_once('_').unwrap_or((rest, ""));
+    port.parse::<u16>().is_ok()
+        && matches!(protocol, "TCP" | "UDP" | "SCTP")
+        && matches!(detail, "" | "PROTO" | "PORT" | "ADDR")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: [&str; 5] = [
+        "TIDEGATE_RULES",
+        "TIDEGATE_STORE",
+        "TIDEGATE_HTTP",
+        "TIDEGATE_RESP_PASSWORD_FILE",
+        "TIDEGATE_URL",
+    ];
+
+    fn error(name: &str, value: &str) -> Option<String> {
+        let variables = [
+            ("PATH", "/bin"),
+            ("TIDEGATE_STORE", "memory"),
+            (name, value),
+        ];
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        let checked = check(&SETTINGS, variables.into_iter());
+        checked.err().map(|unknown| unknown.to_string())
+    }
+
+    #[test]
+    fn a_misspelt_variable_names_the_setting_that_is_meant() {
+        for (name, near) in [
+            ("TIDEGATE_RULLES", "TIDEGATE_RULES"),
+            ("TIDEGATE_STOER", "TIDEGATE_STORE"),
+            ("TIDEGATE_RESP_PASWORD_FILE", "TIDEGATE_RESP_PASSWORD_FILE"),
+            ("TIDEGATE_RESP_PASS_FILE", "TIDEGATE_RESP_PASSWORD_FILE"),
+            ("tidegate_rules", "TIDEGATE_RULES"),
+            ("TIDEGTE_STORE", "TIDEGATE_STORE"),
+            ("TIDEGATE__STORE", "TIDEGATE_STORE"),
+        ] {
+            let error = error(name, "x").unwrap_or_default();
+            let want = format!("`{name}` is no setting; write `{near}`?");
+            assert!(error.ends_with(&want), "{name}: {error}");
+        }
+        let far = error("TIDEGATE_COLOUR", "x").unwrap();
+        assert!(far.ends_with("lists the settings"), "{far}");
+        let number = error("TIDEGATE_HTTP_PORT", "8080");
+        assert!(number.is_some(), "a number is no variable of Kubernetes");
+    }
+
+    /// For Services called `tidegate` and `tidegate-admin`, as the kubelet sets them.
+    #[test]
+    fn variables_of_kubernetes_and_of_others_are_left_alone() {
+        for service in ["TIDEGATE", "TIDEGATE_ADMIN"] {
+            for (rest, value) in [
+                ("_SERVICE_HOST", "10.0.0.11"),
+                ("_SERVICE_PORT", "8080"),
+                ("_SERVICE_PORT_HTTP_MAIN", "8080"),
+                ("_PORT", "tcp://10.0.0.11:8080"),
+                ("_PORT_8080_TCP", "tcp://10.0.0.11:8080"),
+                ("_PORT_8080_TCP_PROTO", "tcp"),
+                ("_PORT_8080_TCP_PORT", "8080"),
+                ("_PORT_8080_TCP_ADDR", "10.0.0.11"),
+                ("_PORT_53_UDP", "udp://10.0.0.11:53"),
+            ] {
+                assert_eq!(error(&format!("{service}{rest}"), value), None, "{rest}");
+            }
+        }
+        assert_eq!(
+            error("TIDEGATE_URL", "x"),
+            None,
+            "a setting of another command"
+        );
+        assert_eq!(error("RULES", "x"), None);
+        for other in [
+            "TIDEGATE_PORT_X_TCP",
+            "TIDEGATE_PORT_80_ICMP",
+            "TIDEGATE_PORT_80_TCP_X",
+        ] {
+            assert!(error(other, "x").is_some(), "{other}");
+        }
+    }
+}
