@@ -348,6 +348,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     /// Charges sets with one deadline for all of them, which is not after `until`.
+    ///
+    /// Dropped before the reply, what was sent stays charged, which denies too much rather than too little. The
+    /// breaker counts the call as abandoned.
     pub(super) async fn charge_all(
         &self,
         until: Nanos,
