@@ -1,10 +1,11 @@
 //! Denials in the log: which rule denied whom, a bounded number of lines a second for each rule.
 //!
-//! Rules that only watch are logged too. A subject is masked unless the settings say otherwise, and an API
-//! key is never shown. Fields that a request does not have are not on its line.
+//! Rules that only watch are logged too. A subject is masked unless the settings say otherwise, and API keys
+//! and the values of headers that hold credentials are never shown. Fields that a request does not have are not on its line.
 
 use tidegate::Full;
 use tidegate::clock::Clock;
+use tidegate::identity::Digest;
 use tidegate::observe::{Line, RuleSeries};
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::engine::{Decision, Fate, LimitView};
@@ -18,6 +19,15 @@ use crate::config::LogSubjects;
 use crate::ids::Id;
 use crate::logs::Shown;
 use crate::service::Service;
+
+/// Headers whose values let whoever reads them act as the client.
+const CREDENTIAL_HEADERS: [&str; 5] = [
+    "authorization",
+    "cookie",
+    "proxy-authorization",
+    "x-api-key",
+    "api-key",
+];
 
 /// One line to write.
 struct Denial<'d> {
@@ -240,22 +250,36 @@ fn subject(rule: &Rule, request: &Request<'_>, shown: LogSubjects) -> Option<Str
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
-/// An address is shown as it is, like the field `ip`; of an API key only the beginning of its digest.
+/// An address is shown as it is, like the field `ip`; of an API key and of other credentials only the beginning
+/// of the digest.
 fn value(name: &str, request: &Request<'_>, shown: LogSubjects) -> Option<String> {
     match name {
         "ip" => request.ip.map(|ip| ip.to_string()),
-        "api_key" => request.api_key.map(|key| {
-            let digits = key.digest[..4].iter().map(|byte| format!("{byte:02x}"));
-            format!("sha256:{}…", digits.collect::<String>())
-        }),
+        "api_key" => request.api_key.map(|key| shortened(&key.digest)),
         name => {
             let text = request.text(name).filter(|text| !text.is_empty())?;
+            if is_credential(name) {
+                return Some(shortened(Digest::of(text).as_bytes()));
+            }
             Some(match shown {
                 LogSubjects::Clear => Shown(text).to_string(),
                 LogSubjects::Masked => Shown(&masked(text)).to_string(),
             })
         }
     }
+}
+
+/// Whether an attribute holds credentials, by its name: that of a header, with or without `header.`, as
+/// descriptors of Envoy often name it.
+fn is_credential(name: &str) -> bool {
+    let header = name.strip_prefix("header.").unwrap_or(name);
+    let header = header.to_ascii_lowercase().replace('_', "-");
+    CREDENTIAL_HEADERS.contains(&&*header)
+}
+
+fn shortened(digest: &[u8; 32]) -> String {
+    let digits = digest[..4].iter().map(|byte| format!("{byte:02x}"));
+    format!("sha256:{}…", digits.collect::<String>())
 }
 
 /// A quarter of a value, at most 4 characters: enough to recognise it by, and not to know it.
@@ -303,6 +327,11 @@ mod tests {
             attributes: vec![
                 ("user".into(), "ada@example.com".into()),
                 ("region".into(), "eu\n".into()),
+                ("header.authorization".into(), "Bearer k1".into()),
+                ("header.cookie".into(), "k1".into()),
+                ("header.proxy-authorization".into(), "k1".into()),
+                ("header.x-api-key".into(), "k1".into()),
+                ("Authorization".into(), "k1".into()),
             ],
             ..Request::default()
         };
@@ -331,6 +360,22 @@ mod tests {
             check("api_key", shown, Some("api_key=sha256:abababab…"));
             check("org", shown, None);
             check("org|ip", shown, Some("ip=203.0.113.9"));
+        }
+    }
+
+    #[test]
+    fn credentials_in_headers_are_never_shown() {
+        for shown in [LogSubjects::Masked, LogSubjects::Clear] {
+            let want = "header.authorization=sha256:d531ce3d…";
+            check("header.authorization", shown, Some(want));
+            for name in [
+                "header.cookie",
+                "header.proxy-authorization",
+                "header.x-api-key",
+                "Authorization",
+            ] {
+                check(name, shown, Some(&format!("{name}=sha256:6ab9f1eb…")));
+            }
         }
     }
 }

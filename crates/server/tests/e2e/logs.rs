@@ -175,6 +175,31 @@ fn a_denied_line_says_whose_counter_it_was_and_nothing_that_is_absent() {
     }
 }
 
+/// `--log-subjects clear` wrote bearer tokens into the log.
+#[test]
+fn credentials_of_a_sub_request_are_not_in_the_log() {
+    let rules = "version: 1\nrules:\n  - { name: r, by: [header.authorization, header.cookie], rate: 1/hour }\n";
+    for shown in ["clear", "masked"] {
+        let server = Server::with(rules, &["--log-subjects", shown]);
+        let mut client = server.client();
+        let headers = [
+            ("x-original-uri", "/"),
+            ("authorization", "Bearer CANARY"),
+            ("cookie", "session=CANARY"),
+        ];
+        let mut status = || client.request("GET", "/v1/auth", &headers, "").status;
+        assert_eq!([status(), status()], [200, 429]);
+        let denied = server.wait_log(|line| line["message"] == "denied");
+        let subject = denied["subject"].as_str().unwrap();
+        let digests = subject.matches("sha256:").count();
+        assert_eq!(digests, 2, "{subject}");
+        for (_, line) in server.lines() {
+            let line = line.to_string();
+            assert!(!line.contains("CANARY"), "{line}");
+        }
+    }
+}
+
 #[test]
 fn openness_to_others_is_warned_of_at_the_start() {
     use std::os::unix::fs::PermissionsExt;
