@@ -65,6 +65,27 @@ fn traefik_and_caddy_get_the_denial_itself() {
     assert_eq!(denied.status, 429);
 }
 
+/// Every rule on the method disappeared where the proxy misspelt the header.
+#[test]
+fn a_proxy_that_leaves_out_a_method_that_a_rule_needs_learns_what_to_send() {
+    let server = Server::start(RULES);
+    let misspelt = [NGINX[0], ("x-original-metod", "POST"), NGINX[2]];
+    for query in ["", "?from=original"] {
+        let path = format!("/v1/auth{query}");
+        let reply = server.client().request("GET", &path, &misspelt, "");
+        let body = reply.json();
+        assert_eq!(
+            (reply.status, &body["field"]),
+            (400, &"x-original-method".into())
+        );
+        let message = body["message"].as_str().unwrap();
+        assert!(
+            message.contains("proxy_set_header X-Original-Method"),
+            "{message}"
+        );
+    }
+}
+
 #[test]
 fn contradicting_families_and_bad_queries_are_refused() {
     let server = Server::start(RULES);
@@ -89,6 +110,7 @@ fn a_delay_is_a_denial_with_that_wait() {
     let mut client = server.client();
     let headers = [
         ("x-original-uri", "/queue"),
+        ("x-original-method", "GET"),
         ("x-forwarded-for", "192.0.2.7"),
     ];
     assert_eq!(client.request("GET", "/v1/auth", &headers, "").status, 200);

@@ -5,7 +5,8 @@
 //! as the client wrote it, so one family is read and never a mixture: where both are present and
 //! differ nobody can tell which is true, and the request is refused unless `?from=original` or
 //! `?from=forwarded` says which to read. Without either the request is refused too: an operator's
-//! forgotten line must not skip every rule that has a path.
+//! forgotten line must not skip every rule that has a path. For the same reason a method or host that is
+//! absent or empty is rejected while a rule in force looks at it.
 //!
 //! The address is found by walking `X-Forwarded-For` from the peer. Loopback and unix peers are
 //! trusted, others only if the rules name them. The API key is found by `credentials`. Of all other
@@ -42,6 +43,10 @@ pub(crate) struct Reading {
     headers: Vec<(HeaderName, String)>,
     /// Whether a rule looks at the path as it was sent.
     raw_path: bool,
+    /// Whether a rule in force looks at the method.
+    needs_method: bool,
+    /// Whether a rule in force looks at the host.
+    needs_host: bool,
 }
 
 impl Reading {
@@ -56,7 +61,10 @@ impl Reading {
             let name = attribute.strip_prefix("header.")?;
             Some((name.parse().ok()?, attribute.to_owned()))
         });
+        let enforced = rules.enforced_attributes();
         Reading {
+            needs_method: enforced.contains("method"),
+            needs_host: enforced.contains("host"),
             rules: Arc::clone(rules),
             trusted: Trusted::new(loopback.into_iter().chain(named)),
             headers: headers.collect(),
@@ -88,6 +96,35 @@ enum Family {
     Original,
     Forwarded,
 }
+
+/// The headers of one family, and what to write where one that a rule needs is missing.
+struct FamilyHeaders {
+    uri: &'static str,
+    method: &'static str,
+    method_missing: &'static str,
+    host: &'static str,
+    host_missing: &'static str,
+}
+
+const ORIGINAL: FamilyHeaders = FamilyHeaders {
+    uri: "x-original-uri",
+    method: "x-original-method",
+    method_missing: "missing; a rule looks at the method of the client's request, so the proxy must send it \
+                     (nginx: proxy_set_header X-Original-Method $request_method)",
+    host: "x-original-host",
+    host_missing: "missing; a rule looks at the host of the client's request, so the proxy must send it \
+                   (nginx: proxy_set_header X-Original-Host $host)",
+};
+
+const FORWARDED: FamilyHeaders = FamilyHeaders {
+    uri: "x-forwarded-uri",
+    method: "x-forwarded-method",
+    method_missing: "missing; a rule looks at the method of the client's request, so the proxy must send it \
+                     (Caddy: header_up X-Forwarded-Method {method})",
+    host: "x-forwarded-host",
+    host_missing: "missing; a rule looks at the host of the client's request, so the proxy must send it \
+                   (Caddy: header_up X-Forwarded-Host {host})",
+};
 
 impl Options {
     /// Reads a query such as `deny_status=403&from=original&priority=sheddable`.
@@ -134,7 +171,7 @@ pub(crate) fn request<'a>(
     peer: &Place,
     reading: &'a Reading,
 ) -> Result<Request<'a>, BadInput> {
-    let told = told(headers, options)?;
+    let told = told(headers, options, reading)?;
     let mut request = Request {
         edge: Edge::Auth,
         ip: Some(client(headers, peer, &reading.trusted)),
@@ -189,10 +226,14 @@ struct Told<'a> {
 }
 
 /// What one of the two families says, if it can be told which.
-fn told(headers: &HeaderMap, options: Options) -> Result<Told<'_>, BadInput> {
+fn told<'h>(
+    headers: &'h HeaderMap,
+    options: Options,
+    reading: &Reading,
+) -> Result<Told<'h>, BadInput> {
     let read = |names: [&str; 2]| Ok((single(headers, names[0])?, once(headers, names[1])?));
-    let original = read(["x-original-uri", "x-original-method"])?;
-    let forwarded = read(["x-forwarded-uri", "x-forwarded-method"])?;
+    let original = read([ORIGINAL.uri, ORIGINAL.method])?;
+    let forwarded = read([FORWARDED.uri, FORWARDED.method])?;
     let silent = (None, None);
     let family = match options.from {
         Some(family) => family,
@@ -204,13 +245,20 @@ fn told(headers: &HeaderMap, options: Options) -> Result<Told<'_>, BadInput> {
             return Err(fault("x-original-uri", reason));
         }
     };
-    let (name, (target, method), host) = match family {
-        Family::Original => ("x-original-uri", original, "x-original-host"),
-        Family::Forwarded => ("x-forwarded-uri", forwarded, "x-forwarded-host"),
+    let (names, (target, method)) = match family {
+        Family::Original => (&ORIGINAL, original),
+        Family::Forwarded => (&FORWARDED, forwarded),
     };
-    let host = once(headers, host)?;
+    let host = once(headers, names.host)?;
     let missing = "missing; the proxy must say what is asked for (nginx: proxy_set_header X-Original-URI $request_uri)";
-    let target = target.ok_or_else(|| fault(name, missing))?;
+    let target = target.ok_or_else(|| fault(names.uri, missing))?;
+    let is_absent = |value: Option<&str>| value.is_none_or(str::is_empty);
+    if reading.needs_method && is_absent(method) {
+        return Err(fault(names.method, names.method_missing));
+    }
+    if reading.needs_host && is_absent(host) {
+        return Err(fault(names.host, names.host_missing));
+    }
     Ok(Told {
         target,
         method,

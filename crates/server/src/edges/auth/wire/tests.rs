@@ -119,6 +119,63 @@ fn a_proxy_that_does_not_say_what_is_asked_for_is_refused() {
     );
 }
 
+/// A misspelt header of the proxy once made a rule disappear.
+#[test]
+fn a_method_or_host_that_a_rule_in_force_needs_must_be_sent() {
+    let fields = |rule: &str| {
+        let text = format!("version: 1\nrules:\n  - {{ name: r, by: ip, rate: 1/hour, {rule} }}\n");
+        let file = tidegate_core::rules::SourceFile {
+            name: "r",
+            text: &text,
+        };
+        let reading = Reading::of(&Arc::new(tidegate_core::rules::parse(&[file]).unwrap()));
+        let peer = Place::Unix("x".into());
+        let ask = |lines: &[(&str, &str)], query: &str| {
+            let options = Options::read(Some(query)).unwrap();
+            let headers = headers(lines);
+            let request = request(&headers, options, &peer, &reading);
+            request.map_or_else(|wrong| wrong.field, |_| "ok".to_owned())
+        };
+        let mixed = [
+            ("x-forwarded-uri", "/"),
+            ("x-original-method", "GET"),
+            ("x-original-host", "a.example"),
+        ];
+        let empty = [
+            ("x-original-uri", "/"),
+            ("x-original-method", ""),
+            ("x-original-host", ""),
+        ];
+        let whole = [
+            ("x-original-uri", "/"),
+            ("x-original-method", "GET"),
+            ("x-original-host", "a.example"),
+        ];
+        [
+            ask(&[("x-original-uri", "/")], ""),
+            ask(&mixed, "from=forwarded"),
+            ask(&empty, "from=original"),
+            ask(&whole, ""),
+        ]
+    };
+    let (method, host) = ("x-original-method", "x-original-host");
+    let forwarded = ["x-forwarded-method", "x-forwarded-host"];
+    assert_eq!(
+        fields("match: { method: POST }"),
+        [method, forwarded[0], method, "ok"]
+    );
+    assert_eq!(
+        fields("match: { not: { host: a.example } }"),
+        [host, forwarded[1], host, "ok"]
+    );
+    // A rule that only watches denies nobody.
+    assert_eq!(
+        fields("match: { host: a.example }, mode: shadow"),
+        ["ok"; 4]
+    );
+    assert_eq!(fields("match: { path: /a }"), ["ok"; 4]);
+}
+
 #[test]
 fn what_no_rule_names_is_not_looked_at() {
     let (long, latin) = (
