@@ -21,7 +21,7 @@ use arc_swap::ArcSwap;
 use tidegate_core::engine::{self, Decision, Plan, Spent, Stance};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::request::{ApiKey, Edge, Request};
-use tidegate_core::rules::{Explanation, Listed};
+use tidegate_core::rules::{Explanation, Listed, Rule};
 use tidegate_core::store::{
     ChargeSet, Inspection, Outcome, Refunded, Store, StoreError, one_reply_per_set,
 };
@@ -338,26 +338,47 @@ impl<S: Store> View<'_, S> {
         Ok(standings.collect())
     }
 
-    /// Forgets what the request's client has used of every limit that applies to it, and what it has
-    /// open: whoever holds a slot of it is told so when it is renewed. How many counters and slots that
-    /// were. Rules on what others have open too are left alone: those of everybody, and those by an
-    /// attribute that the request does not have.
+    /// Forgets what the client of `request` has used of every limit that applies to it, and what it has
+    /// open: the holder of such a slot learns it at the next renewal. Returns the number of counters and
+    /// slots. Counters that other clients share are left alone: those of `by: global`, and those of
+    /// requests without the attributes that a rule counts by and without an address.
     ///
     /// # Errors
     /// When the store gave no answer.
     pub async fn reset(&self, request: Request<'_>) -> Result<u64, StoreError> {
+        self.reset_where(request, |rule, request| rule.has_own_counter(request))
+            .await
+    }
+
+    /// Forgets the same of the rule named `rule` alone, and also where other clients share the counter.
+    ///
+    /// # Errors
+    /// When the store gave no answer.
+    pub async fn reset_rule(&self, rule: &str, request: Request<'_>) -> Result<u64, StoreError> {
+        self.reset_where(request, |each, _| each.name().as_str() == rule)
+            .await
+    }
+
+    async fn reset_where(
+        &self,
+        request: Request<'_>,
+        selects: impl Fn(&Rule, &Request<'_>) -> bool,
+    ) -> Result<u64, StoreError> {
         let mut request = request;
         self.identify(&mut request);
         let keys = self.limiter.keys.load_full();
-        let mut set = self.every_limit(&keys, &mut request).set;
-        let mut openings = self.openings(&keys, &request);
-        openings.retain(|opening| {
-            let (own, rule) = (opening.rule.by().names_in(&request), opening.rule.name());
-            if !own {
-                set.charges.retain(|charge| charge.rule != rule);
-            }
-            own
+        let Plan {
+            mut set, origins, ..
+        } = self.every_limit(&keys, &mut request);
+        let rules = self.policy.rules.rules();
+        let charges = set.charges.into_iter().zip(origins);
+        let selected = charges.filter(|(_, origin)| {
+            let rule = &rules[origin.rule as usize];
+            selects(rule, &request)
         });
+        set.charges = selected.map(|(charge, _)| charge).collect();
+        let mut openings = self.openings(&keys, &request);
+        openings.retain(|opening| selects(opening.rule, &request));
         for opening in &openings {
             let rule = opening.rule.name();
             if !set.charges.iter().any(|charge| charge.rule == rule) {

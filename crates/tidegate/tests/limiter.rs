@@ -599,6 +599,35 @@ rules:
     assert_eq!(bench.used("ip=192.0.2.1", "tokens"), 0);
 }
 
+/// A reset of one client once emptied the counters of all.
+#[test]
+fn a_reset_of_one_client_leaves_shared_counters_alone() {
+    let bench = Bench::new(
+        "
+version: 1
+rules:
+  - { name: ceiling, by: global, rate: 9/hour }
+  - { name: each, by: user, rate: 9/hour }
+  - { name: orgs, by: org, rate: 9/hour }
+",
+    );
+    let reset = |asked: &str| common::ready(bench.limiter.view().reset(request(asked))).unwrap();
+    let used = |asked: &str| ["ceiling", "each", "orgs"].map(|rule| bench.used(asked, rule));
+    bench.check("user=ada", "allow");
+    bench.check("user=bob", "allow");
+    assert_eq!(reset("user=ada"), 1);
+    assert_eq!(used("user=ada"), [2, 0, 2]);
+    assert_eq!(used("user=bob"), [2, 1, 2]);
+    // An address stands in for what is absent, and its counter is its own.
+    bench.check("ip=192.0.2.1", "allow");
+    assert_eq!(reset("ip=192.0.2.1"), 2);
+    assert_eq!(used("ip=192.0.2.1"), [3, 0, 0]);
+    let ceiling = bench.limiter.view();
+    let ceiling = common::ready(ceiling.reset_rule("ceiling", request("user=ada")));
+    assert_eq!(ceiling.unwrap(), 1);
+    assert_eq!(used("user=bob"), [0, 1, 2]);
+}
+
 #[test]
 fn in_shadow_the_block_list_refuses_nobody_either() {
     let bench = Bench::in_shadow("version: 1\nrules: []\nblock: [192.0.2.0/24]");

@@ -9,6 +9,7 @@ use super::concurrent::Concurrent;
 use super::condition::{Attribute, Match};
 use super::fault::Place;
 use super::shedding::{Ceilings, Soft};
+use super::subject::{Value, value_of};
 use crate::algorithms::{Algorithm, Limit};
 use crate::request::{Priority, Request};
 use crate::store::Terms;
@@ -140,11 +141,6 @@ impl By {
             By::Global => true,
             By::All(parts) => parts.iter().all(one_of),
         }
-    }
-
-    /// Whether `request` names somebody: not everybody, and nobody in whose place another stands.
-    pub fn names_in(&self, request: &Request<'_>) -> bool {
-        self.width() > 0 && self.is_present(request)
     }
 
     /// How many values make a subject; for everybody, none.
@@ -325,6 +321,19 @@ impl Rule {
     pub fn limit_tagged(&self, rate: usize, tag: u32) -> Option<&Limit> {
         let places = self.rates.iter().filter_map(|rates| rates.limits.get(rate));
         places.into_iter().find(|limit| limit.tag() == tag)
+    }
+
+    /// Whether the counter of this rule for `request` belongs to the client that the request names: by the
+    /// attributes of `by`, or by the address in their place. A `by: global` rule has one counter for all
+    /// clients, and requests with neither attribute nor address share another.
+    pub fn has_own_counter(&self, request: &Request<'_>) -> bool {
+        let By::All(parts) = &*self.by else {
+            return false;
+        };
+        parts.iter().all(|alternatives| {
+            let value = value_of(alternatives, self.if_missing, request);
+            value.is_some_and(|value| !matches!(value, Value::Nobody))
+        })
     }
 
     /// Whether it has anything to say about `request`, before others take its place.

@@ -149,6 +149,40 @@ fn one_subject_is_inspected_and_reset() {
     assert_eq!(server.post("/v1/check", &body).status, 200);
 }
 
+/// A reset of one client emptied the ceiling of everybody, and did not mention it.
+#[test]
+fn a_reset_of_one_client_leaves_the_counters_of_all_alone() {
+    let server = Server::start(
+        "version: 1\nrules:\n  - { name: ceiling, by: global, rate: 2/hour }\n  \
+           - { name: each, by: user, rate: 9/hour }\n  - { name: orgs, by: org, rate: 9/hour }\n",
+    );
+    let user = |name: &str| format!(r#"{{"attributes": {{"user": "{name}"}}}}"#);
+    let status = |name: &str| server.post("/v1/check", &user(name)).status;
+    assert_eq!(["ada", "bob", "eve"].map(status), [200, 200, 429]);
+    let reset = server.admin_post("/v1/subjects/reset", &user("ada")).json();
+    let missing = serde_json::json!([
+        {"rule": "ceiling", "attributes": []}, {"rule": "orgs", "attributes": ["org"]},
+    ]);
+    assert_eq!((&reset["reset"], &reset["missing"]), (&1.into(), &missing));
+    assert_eq!(status("eve"), 429);
+    let named = |query: &str| server.admin_post(&format!("/v1/subjects/reset?{query}"), "{}");
+    for (query, field) in [
+        ("rule=cieling", "rule"),
+        ("rule=a&rule=b", "rule"),
+        ("ruel=ceiling", "query"),
+    ] {
+        let reply = named(query);
+        assert_eq!((reply.status, &reply.json()["field"]), (400, &field.into()));
+    }
+    assert_eq!(status("eve"), 429);
+    let reset = named("rule=ceiling").json();
+    assert_eq!(
+        (&reset["reset"], &reset["missing"]),
+        (&1.into(), &serde_json::json!([]))
+    );
+    assert_eq!(["eve", "ada", "bob"].map(status), [200, 200, 429]);
+}
+
 /// The answer was an empty list, as if the client had used nothing.
 #[test]
 fn attributes_that_a_rule_needs_are_named() {

@@ -2,14 +2,39 @@
 //!
 //! A rule that matches a path does not apply to a subject that is given without one. Its counters were left
 //! out of the answer without a word; now the answer names the rule and what to add.
+//!
+//! A reset of one client also leaves alone counters that other clients share, and names their rules here: one
+//! `by: global`, and one by an attribute that is absent together with the address that would stand for it.
 
 use serde_json::{Value, json};
 use tidegate_core::rules::{Explanation, RuleView, Standing, SubjectPart};
 
 /// The rules that might apply if the request had more attributes, each with the attributes that are missing.
 pub(super) fn attributes(explanation: &Explanation) -> Vec<Value> {
+    listed(explanation, of_rule)
+}
+
+/// The same for a reset, with the rules whose counter other clients share. Of `by: global` no attribute is
+/// missing.
+pub(super) fn or_shared(explanation: &Explanation) -> Vec<Value> {
+    listed(explanation, |view| of_rule(view).or_else(|| shared(view)))
+}
+
+/// The same for a reset of the rule named `rule` alone.
+pub(super) fn of_rule_named(rule: &str, explanation: &Explanation) -> Vec<Value> {
+    listed(explanation, |view| {
+        (view.rule.as_str() == rule)
+            .then(|| of_rule(view))
+            .flatten()
+    })
+}
+
+fn listed<'e>(
+    explanation: &'e Explanation,
+    missing: impl Fn(&'e RuleView) -> Option<Vec<&'e str>>,
+) -> Vec<Value> {
     let rules = explanation.rules.iter();
-    let missing = rules.filter_map(|view| Some((view.rule.as_str(), of_rule(view)?)));
+    let missing = rules.filter_map(|view| Some((view.rule.as_str(), missing(view)?)));
     missing
         .map(|(rule, attributes)| json!({"rule": rule, "attributes": attributes}))
         .collect()
@@ -29,6 +54,15 @@ fn of_rule(view: &RuleView) -> Option<Vec<&str>> {
         }
         _ => None,
     }
+}
+
+fn shared(view: &RuleView) -> Option<Vec<&str>> {
+    if view.standing != Standing::Applies {
+        return None;
+    }
+    let parts = view.subject.iter().filter(|part| part.counted.is_none());
+    let absent: Vec<&str> = parts.map(|part| &*part.wanted).collect();
+    (view.subject.is_empty() || !absent.is_empty()).then_some(absent)
 }
 
 /// Whether one of the wanted attributes counts, and not the address in their place.
@@ -69,5 +103,41 @@ mod tests {
         request.attributes.push(("path".into(), "/login".into()));
         request.attributes.push(("user".into(), "ada".into()));
         assert_eq!(missing(&request), "[]");
+    }
+
+    #[test]
+    fn a_reset_names_the_rules_whose_counter_is_shared() {
+        let text = "version: 1\nrules:\n\
+                    - { name: ceiling, by: global, rate: 5/hour }\n\
+                    - { name: login, by: global, match: { path: /login }, rate: 5/hour }\n\
+                    - { name: each, by: user, rate: 5/hour }\n\
+                    - { name: orgs, by: [org, user], rate: 5/hour }\n";
+        let name = "rules.yaml";
+        let rules = parse(&[SourceFile { name, text }]).unwrap();
+        let mut request = Request::default().with("user", "ada");
+        let now = Nanos::from_secs(1_800_000_000);
+        let explanation = rules.explain(&request, now);
+        assert_eq!(
+            json!(or_shared(&explanation)),
+            json!([
+                {"rule": "ceiling", "attributes": []},
+                {"rule": "login", "attributes": ["path"]},
+                {"rule": "orgs", "attributes": ["org"]},
+            ])
+        );
+        assert!(of_rule_named("ceiling", &explanation).is_empty());
+        assert_eq!(
+            of_rule_named("login", &explanation),
+            [json!({"rule": "login", "attributes": ["path"]})]
+        );
+        // The address stands in for the organisation, and it has a counter of its own.
+        request.ip = Some("203.0.113.9".parse().unwrap());
+        assert_eq!(
+            json!(or_shared(&rules.explain(&request, now))),
+            json!([
+                {"rule": "ceiling", "attributes": []},
+                {"rule": "login", "attributes": ["path"]},
+            ])
+        );
     }
 }

@@ -109,7 +109,9 @@ impl Admin {
                     .await
             }
             ("/v1/subjects", &Method::DELETE) | ("/v1/subjects/reset", &Method::POST) => {
-                self.reset(id, &body::read(body, body::SMALL).await?).await
+                let rule = rule_to_reset(parts.uri.query().unwrap_or_default())?;
+                let body = body::read(body, body::SMALL).await?;
+                self.reset(id, rule.as_deref(), &body).await
             }
             ("/readyz" | "/metrics" | "/rlconfig" | "/v1/rules", _) => {
                 Err(Refusal::Method { allow: "GET" })
@@ -185,12 +187,24 @@ impl Admin {
         Ok(told(id, &body))
     }
 
-    async fn reset(&self, id: &Id, body: &[u8]) -> Result<Answer, Refusal> {
+    /// Resets the counters of one client, or that of one rule if it is named.
+    async fn reset(&self, id: &Id, rule: Option<&str>, body: &[u8]) -> Result<Answer, Refusal> {
         let ask = single(body)?;
         let view = self.service.limiter.view();
-        let missing = missing::attributes(&view.explain(ask.request.clone()));
-        let counters = view.reset(ask.request).await.map_err(no_store)?;
-        tracing::info!(id = id.as_str(), counters, "subject reset");
+        let explanation = view.explain(ask.request.clone());
+        let (missing, counters) = if let Some(rule) = rule {
+            let mut views = explanation.rules.iter();
+            if !views.any(|view| view.rule.as_str() == rule) {
+                return Err(bad_rule("no rule in force has this name"));
+            }
+            let missing = missing::of_rule_named(rule, &explanation);
+            (missing, view.reset_rule(rule, ask.request).await)
+        } else {
+            let missing = missing::or_shared(&explanation);
+            (missing, view.reset(ask.request).await)
+        };
+        let counters = counters.map_err(no_store)?;
+        tracing::info!(id = id.as_str(), rule, counters, "subject reset");
         let body = json!({"id": id.as_str(), "reset": counters, "missing": missing});
         Ok(told(id, &body))
     }
@@ -252,6 +266,32 @@ fn query_attributes(query: &str) -> Result<String, Refusal> {
         attributes.insert(decoded(name)?, Value::String(decoded(value)?));
     }
     Ok(json!({"attributes": attributes}).to_string())
+}
+
+/// The rule that a query such as `rule=ceiling` names. Anything else is rejected: a misspelt parameter would
+/// reset other counters.
+fn rule_to_reset(query: &str) -> Result<Option<String>, Refusal> {
+    let mut rule = None;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("rule", name)) if rule.is_none() => rule = Some(decoded(name)?),
+            Some(("rule", _)) => return Err(bad_rule("given twice")),
+            _ => {
+                let reason = "unknown parameter, write rule=NAME".to_owned();
+                let field = "query".to_owned();
+                return Err(BadInput { field, reason }.into());
+            }
+        }
+    }
+    Ok(rule)
+}
+
+fn bad_rule(reason: &str) -> Refusal {
+    BadInput {
+        field: "rule".to_owned(),
+        reason: reason.to_owned(),
+    }
+    .into()
 }
 
 fn decoded(text: &str) -> Result<String, Refusal> {
