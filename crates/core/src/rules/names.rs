@@ -13,7 +13,7 @@ use super::slots::nearest;
 use crate::request::{HEADER, PRIORITY, normal_name};
 
 /// Attributes that edges fill in or treat in a way of their own.
-const BUILT_IN: [&str; 9] = [
+pub(super) const BUILT_IN: [&str; 9] = [
     "ip", "user", "api_key", "path", "raw_path", "method", "host", "domain", PRIORITY,
 ];
 

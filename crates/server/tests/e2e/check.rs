@@ -334,3 +334,31 @@ fn in_shadow_nothing_is_refused_and_everything_is_counted() {
     let sample = r#"tidegate_decisions_total{rule="login",edge="http",outcome="shadow_deny",source="exact"}"#;
     assert_eq!(server.metric(sample), 3);
 }
+
+/// Such an attribute was one that no rule looks at, and the limit did not apply.
+#[test]
+fn an_attribute_in_another_case_is_rejected() {
+    let server = Server::start(
+        "version: 1\nattributes: [org]\nrules:\n  \
+         - { name: login, match: { path: /login, method: POST }, by: ip, rate: 1/hour }\n",
+    );
+    for (attributes, field) in [
+        (r#""Path": "/login", "method": "POST""#, "attributes.Path"),
+        (r#""path": "/login", "Org": "a""#, "attributes.Org"),
+        (
+            r#""path": "/login", "method": "POST ""#,
+            "attributes.method",
+        ),
+    ] {
+        let body = format!(r#"{{"attributes": {{{attributes}}}}}"#);
+        for (body, field) in [
+            (body.clone(), field.to_owned()),
+            (format!("[{{}}, {body}]"), format!("[1].{field}")),
+        ] {
+            let reply = server.post("/v1/check", &body);
+            assert_eq!((reply.status, &reply.json()["field"]), (400, &field.into()));
+        }
+    }
+    let own = r#"{"attributes": {"path": "/login", "regionId": "eu"}}"#;
+    assert_eq!(server.post("/v1/check", own).status, 200);
+}

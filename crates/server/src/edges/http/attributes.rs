@@ -59,6 +59,10 @@ impl<'r, 'b> Attributes<'r, 'b> {
                 if request.text(&name).is_some() {
                     return Err(TWICE.to_owned());
                 }
+                // Such a method is none that a rule names.
+                if name == "method" && value.trim_ascii() != &*value {
+                    return Err("has white space at its beginning or end; leave it out".to_owned());
+                }
                 let value = normal_value(&name, value).map_err(|wrong| wrong.to_string())?;
                 request.attributes.push((name, value));
             }

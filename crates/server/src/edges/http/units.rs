@@ -1,7 +1,8 @@
-//! Rejects costs in units that the rules do not know: nothing would be charged for them.
+//! Rejects costs in units that the rules do not know, because nothing would be charged for them, and attributes
+//! that differ from a known one by case, because no rule would look at them.
 
 use tidegate_core::request::Request;
-use tidegate_core::rules::RuleSet;
+use tidegate_core::rules::{RuleSet, may_be_miscased};
 
 use super::wire::{Asked, BadInput};
 use crate::service::Service;
@@ -11,7 +12,7 @@ pub(super) fn check_all(service: &Service, asked: &Asked<'_>) -> Result<(), BadI
     match asked {
         Asked::One(ask) => check(service, &ask.request),
         Asked::Many(asks) => {
-            if asks.requests.iter().all(|request| request.costs.is_empty()) {
+            if !asks.requests.iter().any(needs_check) {
                 return Ok(());
             }
             let policy = service.limiter.policy().load();
@@ -23,13 +24,24 @@ pub(super) fn check_all(service: &Service, asked: &Asked<'_>) -> Result<(), BadI
 
 /// Checks one request.
 pub(super) fn check(service: &Service, request: &Request<'_>) -> Result<(), BadInput> {
-    if request.costs.is_empty() {
+    if !needs_check(request) {
         return Ok(());
     }
     known(&service.limiter.policy().load().rules, request, "")
 }
 
+/// Whether the rules have to be looked at. Those of most requests need not be.
+fn needs_check(request: &Request<'_>) -> bool {
+    !request.costs.is_empty() || may_be_miscased(request)
+}
+
 fn known(rules: &RuleSet, request: &Request<'_>, item: &str) -> Result<(), BadInput> {
+    if let Some(miscased) = rules.miscased_attribute(request) {
+        return Err(BadInput {
+            field: format!("{item}attributes.{}", miscased.name),
+            reason: miscased.to_string(),
+        });
+    }
     let Some(unknown) = rules.unknown_unit(request) else {
         return Ok(());
     };

@@ -2,7 +2,8 @@
 //!
 //!     TG.CHECK name value [name value ...] [WITH [COST n] [COSTS unit n] ... [RECEIPT]]
 //!
-//! Names and values alternate, so a value is never taken for a word of the command. What attributes and
+//! Names and values alternate, so a value is never taken for a word of the command. In the place of a name `with`
+//! is rejected in any other case: its options would be read as attributes, and their costs not be charged. What attributes and
 //! costs must satisfy is written once for all edges, in `http`.
 
 use std::borrow::Cow;
@@ -47,6 +48,9 @@ fn attributes<'b>(
         }
         let shown = echoed(&name);
         let wrong = |reason: String| format!("ERR attribute '{shown}': {reason}");
+        if name.eq_ignore_ascii_case(b"WITH") {
+            return Err(wrong("options begin with WITH, in capitals".to_owned()));
+        }
         attributes
             .one_more()
             .map_err(|reason| format!("ERR {reason}"))?;
@@ -128,8 +132,13 @@ fn number(word: Option<Cow<'_, [u8]>>) -> Option<u64> {
     digits.then(|| text.parse().ok())?
 }
 
-/// What is wrong with the first unit of `request` that the rules do not know.
-pub(super) fn unknown_unit(rules: &RuleSet, request: &Request<'_>) -> Option<String> {
+/// What is wrong with the first attribute of `request` that differs from a known one by case, or with the first
+/// unit that the rules do not know.
+pub(super) fn unknown_name(rules: &RuleSet, request: &Request<'_>) -> Option<String> {
+    if let Some(miscased) = rules.miscased_attribute(request) {
+        let shown = echoed(miscased.name.as_bytes());
+        return Some(format!("ERR attribute '{shown}': {miscased}"));
+    }
     let unknown = rules.unknown_unit(request)?;
     let shown = echoed(unknown.unit.as_bytes());
     Some(format!("ERR COSTS '{shown}': {unknown}"))
@@ -210,15 +219,14 @@ mod tests {
 
     #[test]
     fn names_and_values_alternate_until_with() {
-        let ask = line(
-            "ip 203.0.113.9 api_key k1 path WITH with WITH WITH cost 3 COSTS tokens 7 Receipt",
-        );
+        let ask =
+            line("ip 203.0.113.9 api_key k1 path WITH as with WITH cost 3 COSTS tokens 7 Receipt");
         let Ask { request, wish } = ask.unwrap();
         assert_eq!(request.ip, Some("203.0.113.9".parse().unwrap()));
         let digest = request.api_key.unwrap().digest;
         assert_eq!(digest[..3], [0x6a, 0xb9, 0xf1], "sha256 of k1");
         assert_eq!(request.text("path"), Some("/WITH"), "in normal form");
-        assert_eq!(request.text("with"), Some("WITH"));
+        assert_eq!(request.text("as"), Some("with"));
         assert_eq!(request.cost.map(Cost::get), Some(3));
         assert_eq!(request.costs.len(), 1);
         assert_eq!(request.patience, Some(Nanos::ZERO));
@@ -239,6 +247,11 @@ mod tests {
             ("ip x", "ERR attribute 'ip': "),
             ("a 1 a 2", "ERR attribute 'a': given twice"),
             ("a 1 WITH", ""),
+            (
+                "a 1 with COST 3",
+                "ERR attribute 'with': options begin with WITH",
+            ),
+            ("method POST\t", "ERR attribute 'method': has white space"),
             ("a 1 WITH COST", "ERR COST needs a whole number"),
             ("a 1 WITH COST -1", "ERR COST needs a whole number"),
             ("a 1 WITH COST +1", "ERR COST needs a whole number"),

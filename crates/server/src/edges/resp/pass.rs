@@ -10,6 +10,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use tidegate::{Act, Keyed, RefundError};
 use tidegate_core::request::{Edge, Request};
+use tidegate_core::rules::may_be_miscased;
 use tidegate_core::store::{SINGLES, Singles, StoreError};
 
 use super::ask;
@@ -273,14 +274,14 @@ impl<'b> Pass<'_, 'b> {
         }
     }
 
-    /// Reads a request whose units the rules know.
+    /// Reads a request whose names the rules know.
     fn read(&self, arguments: Arguments<'b>) -> Result<Ask<'b>, String> {
         let ask = ask::read(arguments)?;
-        if ask.request.costs.is_empty() {
+        if ask.request.costs.is_empty() && !may_be_miscased(&ask.request) {
             return Ok(ask);
         }
         let policy = self.resp.service().limiter.policy().load();
-        let unknown = ask::unknown_unit(&policy.rules, &ask.request);
+        let unknown = ask::unknown_name(&policy.rules, &ask.request);
         unknown.map_or(Ok(ask), Err)
     }
 
