@@ -4,7 +4,7 @@
 //! The following itself is the library's, or that of [`xds`]; here the news become log lines
 //! and metrics, and the series of rules are found when they come into force.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +14,7 @@ use tidegate::clock::Clock;
 use tidegate::live::{Pick, State, left_out};
 use tidegate::{Follower, News, Policy, Reading};
 use tidegate_core::rules::{SourceFile, Warning};
+use tidegate_core::subject::RuleName;
 use tracing::{info, warn};
 
 use crate::config::RulesFrom;
@@ -114,9 +115,14 @@ impl Live {
                 let (telling, known) = (Arc::clone(service), Arc::clone(&standing));
                 let policy = Arc::clone(service.limiter.policy());
                 let left_out = LeftOut::of(path, from.pick);
+                // A control plane removes limits on purpose.
+                let dropped = from.xds.is_none().then(DroppedRules::default);
                 let tell = move |news: News<'_>| {
                     tell(&telling, &known, news);
                     left_out.warn(news);
+                    if let (Some(dropped), News::Rules(State::Current)) = (&dropped, news) {
+                        dropped.warn(&telling);
+                    }
                 };
                 Some(Follower::start(policy, path, tell)?)
             }
@@ -203,6 +209,38 @@ impl LeftOut {
             );
         }
         *known = found;
+    }
+}
+
+/// The rules that a reload drops: named in the log, because nobody who lost a file of a rules folder would
+/// notice that its limits are gone.
+#[derive(Default)]
+struct DroppedRules {
+    /// The names of the rules that were in force last.
+    known: Mutex<Vec<RuleName>>,
+}
+
+impl DroppedRules {
+    /// How many are named.
+    const MAX_NAMED: usize = 10;
+
+    fn warn(&self, service: &Service) {
+        let policy = service.limiter.policy().get();
+        let rules = policy.rules.rules().iter();
+        let names: Vec<RuleName> = rules.map(|rule| rule.name().clone()).collect();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let found: HashSet<&str> = names.iter().map(RuleName::as_str).collect();
+        let before = known.iter().map(RuleName::as_str);
+        let dropped: Vec<&str> = before.filter(|name| !found.contains(name)).collect();
+        if !dropped.is_empty() {
+            let named = &dropped[..dropped.len().min(Self::MAX_NAMED)];
+            let (count, rules) = (dropped.len(), named.join(", "));
+            warn!(
+                count,
+                rules, "rules are no longer in force, their limits are gone"
+            );
+        }
+        *known = names;
     }
 }
 

@@ -181,6 +181,18 @@ fn rules_that_vanish_or_break_leave_the_last_good_ones_and_say_so() {
 
 /// A reload that changed nothing said nothing, `/v1/reload` answered before anything was read, and the first
 /// rules were version 2.
+/// The limits of a file that is lost from a folder ended without a word.
+#[test]
+fn rules_that_a_reload_drops_are_named_in_the_log() {
+    let server = Server::start(&rules('a'));
+    let kept = rules('a').replace("a2", "other");
+    server.write("rules.yaml", &kept);
+    let line = server.wait_log(|line| line["count"] == 1 && line["level"] == "WARN");
+    assert_eq!(line["rules"], "a2");
+    let message = line["message"].as_str().unwrap();
+    assert!(message.contains("no longer in force"), "{message}");
+}
+
 #[test]
 fn a_reload_says_what_came_of_it() {
     let server = Server::start(&rules('a'));
