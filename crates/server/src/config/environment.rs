@@ -111,7 +111,6 @@ mod tests {
             ("TIDEGATE_RULLES", "TIDEGATE_RULES"),
             ("TIDEGATE_STOER", "TIDEGATE_STORE"),
             ("TIDEGATE_RESP_PASWORD_FILE", "TIDEGATE_RESP_PASSWORD_FILE"),
-            ("TIDEGATE_RESP_PASS_FILE", "TIDEGATE_RESP_PASSWORD_FILE"),
             ("tidegate_rules", "TIDEGATE_RULES"),
             ("TIDEGTE_STORE", "TIDEGATE_STORE"),
             ("TIDEGATE__STORE", "TIDEGATE_STORE"),
