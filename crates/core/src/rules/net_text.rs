@@ -30,24 +30,19 @@ pub(crate) fn parse_client_net(text: &str, ipv6_prefix: u8) -> Result<IpNet, Str
     }
 }
 
-/// The IPv4 network whose addresses a network within `64:ff9b::/96` stands for (RFC 6052). Of one that holds
-/// them all, any.
+/// What to write instead of a network within `64:ff9b::/96` (RFC 6052), or of one that holds all of it: the IPv4
+/// addresses that it stands for.
 pub(crate) fn behind_nat64(net: IpNet) -> Option<String> {
     let IpNet::V6(net) = net else { return None };
     let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = net.addr().segments() else {
         return None;
     };
-    let [a, b] = high.to_be_bytes();
-    let [c, d] = low.to_be_bytes();
-    let prefix = net.prefix_len();
-    let narrow = prefix.checked_sub(96);
-    let plain = match narrow {
-        Some(prefix) => IpNet::new(IpAddr::from([a, b, c, d]), prefix),
-        None if prefix >= 64 => IpNet::new(IpAddr::from([0, 0, 0, 0]), 0),
-        None => return None,
+    let Some(prefix) = net.prefix_len().checked_sub(96) else {
+        return (net.prefix_len() >= 64).then(|| "their IPv4 addresses".to_owned());
     };
-    let plain = plain.ok()?;
-    Some(if narrow == Some(32) {
+    let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+    let plain = IpNet::new(IpAddr::from([a, b, c, d]), prefix).ok()?;
+    Some(if prefix == 32 {
         plain.addr().to_string()
     } else {
         plain.trunc().to_string()
