@@ -256,7 +256,7 @@ impl LateLedger {
 
     /// The reply arrived, or is lost. `fate` is what became of a charge, by its number.
     /// `now` is the local time and `at` the store's. `settle_debt` takes units off the counter's debt if it
-    /// has as many.
+    /// has as many. The debt is of the window of `at`, so a charge to an earlier window pays nothing of it.
     pub(in crate::resilience) fn replied(
         &mut self,
         id: LateId,
@@ -287,7 +287,8 @@ impl LateLedger {
                 }
                 (Payment::Part, _) => self.fall_due(&charge, request.decided, at, &mut effects),
                 (Payment::None | Payment::Credit, ChargeFate::Charged(charged)) => {
-                    if !settle_debt(&charge) {
+                    let settled = charge.same_window(charged, at) && settle_debt(&charge);
+                    if !settled {
                         self.add_credit(charge, charged, (now, at));
                     }
                 }

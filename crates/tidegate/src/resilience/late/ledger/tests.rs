@@ -211,6 +211,22 @@ fn credits_and_debts_pay_for_each_other() {
     assert!(bench.ledger.is_empty());
 }
 
+/// The charge took the pending unit of the next window with it, and the store never counted that one.
+#[test]
+fn a_charge_to_a_window_that_has_ended_pays_no_debt_of_the_next_one() {
+    let mut bench = Bench::new();
+    bench.at = SENT.plus(Nanos::from_millis(9_950));
+    let charged = bench.at;
+    let (_, denied) = bench.late(1, 0);
+    bench.pass(100);
+    let (_, admitted) = bench.late(1, 1);
+    bench.replied(admitted, ChargeFate::Denied);
+    assert_eq!(bench.debt, 1);
+    bench.replied(denied, ChargeFate::Charged(charged));
+    assert_eq!(bench.debt, 1);
+    assert!(!bench.late(1, 1).0, "nor does it pay as a credit");
+}
+
 #[test]
 fn what_was_charged_in_another_window_does_not_confirm() {
     let mut bench = Bench::new();
