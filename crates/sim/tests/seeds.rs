@@ -61,6 +61,15 @@ fn every_seed_of_late_replies_keeps_every_promise() {
     check(Kind::Late, 400);
 }
 
+/// The connection is refused for a moment, a request is admitted without the store, and the late charge of an
+/// earlier request pays for it. The store counts that unit from the earlier charge on.
+#[test]
+fn a_late_charge_that_pays_for_a_later_admission_is_not_forgiven() {
+    let scenario = Kind::Late.scenario(2_723);
+    let findings = judge(&scenario, &world::run(&scenario, Variant::Shipped));
+    assert_eq!(findings, []);
+}
+
 /// Without this no failure could be looked into.
 #[test]
 fn a_seed_replays() {

@@ -4,6 +4,8 @@
 //! recovery the store must know of all of it; and for a fixed window, where time changes nothing
 //! within a window, of no more than that and what may have been charged without an answer.
 
+use std::collections::BTreeSet;
+
 use tidegate::resilience::Event;
 use tidegate_core::algorithms::{Algorithm, Limit, State};
 use tidegate_core::store::{Counting, OnStoreFailure, Source};
@@ -104,11 +106,15 @@ impl<'a> Ledger<'a> {
         let mut admitted = case.admitted(counter);
         admitted.sort_by_key(|timed| timed.charged);
         let early = early(case, &limit);
+        let paid = paid_by_late_charges(case, counter, &admitted);
         let times = |early: Nanos| {
-            let times = admitted.iter().map(|timed| {
-                let late = timed.record.source == Source::Late;
+            let times = admitted.iter().zip(&paid).map(|(timed, paid)| {
+                let late = *paid || timed.record.source == Source::Late;
                 let early = if late { early } else { Nanos::ZERO };
-                (timed.charged.since(early), timed.record.done)
+                // A charge pays for no admission of a later fixed window.
+                let window = limit.window_at(timed.charged);
+                let start = window.map_or(Nanos::ZERO, |(start, _)| start);
+                (timed.charged.since(early).max(start), timed.record.done)
             });
             TrueCounter::new(&limit, times.collect())
         };
@@ -278,16 +284,53 @@ impl<'a> Ledger<'a> {
 /// How much earlier than it is answered the store may have charged an admission whose reply is late. Its own
 /// charge is in flight for a budget. A credit that pays for it was charged before its own late reply, and lasts.
 fn early(case: &Case<'_>, limit: &Limit) -> Nanos {
-    let budget = case.budget().get();
     let window = limit.full_window();
-    let late = match case.scenario.fault {
+    let credit = Nanos::from_millis(250).min(Nanos::new(window.get() / 20));
+    lateness(case).plus(credit).min(window)
+}
+
+/// How long a reply may be outstanding that arrives at all.
+fn lateness(case: &Case<'_>) -> Nanos {
+    let budget = case.budget().get();
+    match case.scenario.fault {
         fault if fault.is_lateness() => Nanos::new(11 * budget),
         // A store that is slow on both ways.
         Fault::Slow => Nanos::from_millis(251),
         _ => Nanos::new(2 * budget),
-    };
-    let credit = Nanos::from_millis(250).min(Nanos::new(window.get() / 20));
-    late.plus(credit).min(window)
+    }
+}
+
+/// Which admissions without the store an earlier charge of the same node may have paid for. Its reply was
+/// outstanding, and its units were not needed by its own request, which was denied or paid by a credit. When the
+/// reply arrives, they settle what is pending of the counter. Each charge pays once.
+fn paid_by_late_charges(case: &Case<'_>, counter: usize, admitted: &[Timed<'_>]) -> Vec<bool> {
+    let lateness = lateness(case);
+    let charged: BTreeSet<(usize, Nanos)> = case
+        .entries(counter)
+        .filter(|entry| matches!(entry.deed, Deed::Charged(_)))
+        .map(|entry| (entry.node, entry.sent))
+        .collect();
+    let outstanding = case.of(counter).filter(|r| r.is_local());
+    let mut unused: Vec<&Record> = outstanding
+        .filter(|r| charged.contains(&(r.node, r.sent)))
+        .collect();
+    unused.sort_by_key(|r| r.sent);
+    let mut by_answer: Vec<usize> = (0..admitted.len()).collect();
+    by_answer.sort_by_key(|i| admitted[*i].record.done);
+    let mut paid = vec![false; admitted.len()];
+    for i in by_answer {
+        let record = admitted[i].record;
+        if record.source != Source::Fallback {
+            continue;
+        }
+        unused.retain(|r| record.done <= r.sent.plus(lateness));
+        let pays = |r: &&Record| r.node == record.node && r.sent <= record.done;
+        if let Some(place) = unused.iter().position(pays) {
+            unused.remove(place);
+            paid[i] = true;
+        }
+    }
+    paid
 }
 
 /// Debt beyond twice the capacity is not kept by any algorithm, so what is owed then is forgiven.
