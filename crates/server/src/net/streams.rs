@@ -112,6 +112,10 @@ impl<C: Future> Future for ConnectionWithStreams<'_, C> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
         let this = self.get_mut();
+        if this.streams.waiting.is_behind() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         loop {
             let polled = this.connection.as_mut().poll(cx);
             if polled.is_ready() || !this.streams.advance() {

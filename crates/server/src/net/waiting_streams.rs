@@ -3,10 +3,12 @@
 //!
 //! Invariant: the memory of all of them, as counted here, stays below a bound. A stream that finds the
 //! bound reached evicts those that have waited longest. So clients that open streams and let them wait
-//! cannot keep out clients that finish theirs. An evicted stream is reset.
+//! cannot keep out clients that finish theirs. An evicted stream is reset. Its memory is free when its task has
+//! ended, so connections read nothing more while many such tasks are left to run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use tidegate::observe::Metrics;
@@ -17,6 +19,8 @@ pub(crate) struct WaitingStreams {
     max_bytes: usize,
     metrics: Arc<Metrics>,
     table: Mutex<WaitingTable>,
+    /// Evicted streams whose tasks have not ended.
+    leaving: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -46,6 +50,7 @@ impl WaitingStreams {
             max_bytes,
             metrics,
             table: Mutex::default(),
+            leaving: AtomicUsize::new(0),
         })
     }
 
@@ -60,6 +65,7 @@ impl WaitingStreams {
         {
             table.bytes -= bytes;
             this.metrics.network.streams_evicted.inc();
+            this.leaving.fetch_add(1, Relaxed);
             evicted.notify_one();
         }
         table.entered += 1;
@@ -71,7 +77,15 @@ impl WaitingStreams {
             evicted,
         }
     }
+
+    /// Whether so many evicted streams still hold memory that no others are to be read.
+    pub(super) fn is_behind(&self) -> bool {
+        self.leaving.load(Relaxed) > MAX_LEAVING
+    }
 }
+
+/// Evicted streams that may be left to run: a megabyte or two.
+const MAX_LEAVING: usize = 256;
 
 impl WaitingStream {
     /// Completes when newer streams need the room.
@@ -85,6 +99,8 @@ impl Drop for WaitingStream {
         let mut table = self.table.table.lock();
         if let Some((bytes, _)) = table.streams.remove(&self.number) {
             table.bytes -= bytes;
+        } else {
+            self.table.leaving.fetch_sub(1, Relaxed);
         }
     }
 }
@@ -118,5 +134,19 @@ mod tests {
         assert_eq!(streams.metrics.network.streams_evicted.get(), 3);
         let table = streams.table.lock();
         assert!(table.bytes == 0 && table.streams.is_empty());
+        assert_eq!(streams.leaving.load(Relaxed), 0);
+    }
+
+    /// The tasks of evicted streams ran after all that had arrived was read: half a gigabyte of them.
+    #[test]
+    fn nothing_more_is_read_while_many_evicted_streams_are_left() {
+        let streams = WaitingStreams::new(WaitingStreams::STREAM_BYTES, Arc::default());
+        let mut evicted: Vec<WaitingStream> = Vec::new();
+        while !streams.is_behind() {
+            evicted.push(WaitingStreams::enter(&streams, 0));
+        }
+        assert_eq!(evicted.len(), MAX_LEAVING + 2, "the last one waits");
+        evicted.remove(0);
+        assert!(!streams.is_behind());
     }
 }
