@@ -83,6 +83,14 @@ pub(super) fn doubtful() -> StoreError {
     away(Away::Doubtful, Nanos::ZERO)
 }
 
+/// How long a permit or a reservation waits for the store unless its rule says otherwise: both are for long work,
+/// and a wrong answer lasts as long as that.
+const LONG_WORK: Nanos = Nanos::from_millis(250);
+
+/// How long a call waits that comes after the decision: a refund, a settlement, a renewal, a release. Nobody is kept
+/// from anything meanwhile, and only the store knows the answer.
+const AFTERWARDS: Nanos = Nanos::from_secs(1);
+
 /// A store that replies in time or not at all.
 pub(super) struct Guard<S, R> {
     /// Nothing: there is no store to call.
@@ -277,8 +285,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         hold: &Hold<'_>,
         call: impl Future<Output = Answer<T>> + Send,
     ) -> Answer<T> {
-        let budget = hold.terms.budget.unwrap_or(self.budget);
-        self.call_by(Nanos::MAX, budget, call).await
+        let usual = self.budget.max(LONG_WORK);
+        self.call_by(Nanos::MAX, hold.terms.budget.unwrap_or(usual), call)
+            .await
     }
 
     /// Whether counters have left this store: that it does not have them is no failure of its own.
@@ -358,7 +367,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         manner: Manner,
     ) -> Result<ChargeReply, Away> {
         let sent = self.runtime.now();
-        let remains = self.remains(self.until(until, sets), self.budget_of(sets))?;
+        let usual = match manner {
+            Manner::Charge => self.budget,
+            Manner::Reserve { .. } => self.budget.max(LONG_WORK),
+        };
+        let remains = self.remains(self.until(until, sets), budget_of(sets, usual))?;
         let mut late = LateReply {
             charging: self.charging(sets, manner)?,
             call: self.enter()?,
@@ -460,10 +473,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     pub(super) async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        let budget = self.budget_of(&[&refund.set]).max(self.budget);
         let until = self.until(Nanos::MAX, &[&refund.set]);
         let refunding = self.store()?.refund(refund);
-        self.call_by(until, budget, refunding).await
+        self.call_by(until, self.budget.max(AFTERWARDS), refunding)
+            .await
     }
 
     /// No decision waits for it, and what is taken for lost stays charged: it has the time that debts have.
@@ -479,7 +492,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     pub(super) async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
-        let budget = self.budget_of(&[&settle.set]).max(self.budget);
+        let budget = self.budget.max(AFTERWARDS);
         let settling = self.store()?.settle(settle);
         self.call_by(Nanos::MAX, budget, settling).await
     }
@@ -494,11 +507,15 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     pub(super) async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.call_of(hold, self.store()?.renew(hold)).await
+        let budget = self.budget.max(AFTERWARDS);
+        self.call_by(Nanos::MAX, budget, self.store()?.renew(hold))
+            .await
     }
 
     pub(super) async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.call_of(hold, self.store()?.release(hold)).await
+        let budget = self.budget.max(AFTERWARDS);
+        self.call_by(Nanos::MAX, budget, self.store()?.release(hold))
+            .await
     }
 
     pub(super) async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
