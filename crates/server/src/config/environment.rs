@@ -1,8 +1,9 @@
 //! Environment variables that look like settings and are none.
 //!
 //! A misspelt variable would leave its setting at the default without a sign: built-in rules instead of the
-//! operator's, counters of one node instead of shared ones. So it ends the start. The variables that
-//! Kubernetes sets for a Service whose name begins with `tidegate` are no settings and are left alone.
+//! operator's, counters of one node instead of shared ones. So it ends the start. Names that resemble no setting
+//! (`TIDEGATE_VERSION`) belong to scripts and images, and those that Kubernetes sets for a Service whose name
+//! begins with `tidegate` to it: both are left alone.
 
 use std::ffi::OsString;
 
@@ -18,8 +19,9 @@ pub(crate) struct UnknownVariable {
     advice: String,
 }
 
-/// The first variable that is probably meant as one of the `settings` and is none of them: it begins with
-/// `TIDEGATE_`, or its whole name differs from a setting by case or one letter.
+/// The first variable that is probably meant as one of the `settings` and is none of them: its whole name differs
+/// from a setting by case or one letter, or it begins with `TIDEGATE_` and what follows is like a setting or
+/// has the same first word.
 pub(crate) fn check(
     settings: &[&str],
     variables: impl Iterator<Item = (OsString, OsString)>,
@@ -29,7 +31,8 @@ pub(crate) fn check(
         let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
         let known = settings.contains(&&*name) || is_of_kubernetes(&name, &value);
         let similar = || within_one_letter(&name, settings.iter().copied()).is_some();
-        if !known && (name.starts_with(PREFIX) || similar()) {
+        let is_meant = || meant(&name, settings).is_some() || has_first_word(&name, settings);
+        if !known && (similar() || is_meant()) {
             unknown.push(name.into_owned());
         }
     }
@@ -43,6 +46,13 @@ pub(crate) fn check(
         None => "remove it; `tidegate serve --help` lists the settings".to_owned(),
     };
     Err(UnknownVariable { name, advice })
+}
+
+/// Whether the first word after the prefix is that of a setting: `TIDEGATE_HTTP_PORT` beside `TIDEGATE_HTTP`.
+fn has_first_word(name: &str, settings: &[&str]) -> bool {
+    let word = |name: &str| Some(name.strip_prefix(PREFIX)?.split('_').next()?.to_owned());
+    let of_name = word(name);
+    of_name.is_some() && settings.iter().any(|setting| word(setting) == of_name)
 }
 
 fn meant(name: &str, settings: &[&str]) -> Option<String> {
@@ -119,7 +129,7 @@ mod tests {
             let want = format!("`{name}` is no setting; write `{near}`?");
             assert!(error.ends_with(&want), "{name}: {error}");
         }
-        let far = error("TIDEGATE_COLOUR", "x").unwrap();
+        let far = error("TIDEGATE_RESP_KEY", "x").unwrap();
         assert!(far.ends_with("lists the settings"), "{far}");
         let number = error("TIDEGATE_HTTP_PORT", "8080");
         assert!(number.is_some(), "a number is no variable of Kubernetes");
@@ -149,11 +159,10 @@ mod tests {
             "a setting of another command"
         );
         assert_eq!(error("RULES", "x"), None);
-        for other in [
-            "TIDEGATE_PORT_X_TCP",
-            "TIDEGATE_PORT_80_ICMP",
-            "TIDEGATE_PORT_80_TCP_X",
-        ] {
+        for other in ["TIDEGATE_BIN", "TIDEGATE_VERSION", "TIDEGATE_COLOUR"] {
+            assert_eq!(error(other, "x"), None, "{other}");
+        }
+        for other in ["TIDEGATE_HTTP_PORT_X_TCP", "TIDEGATE_HTTP_PORT_80_ICMP"] {
             assert!(error(other, "x").is_some(), "{other}");
         }
     }
