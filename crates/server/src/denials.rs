@@ -29,6 +29,11 @@ const CREDENTIAL_HEADERS: [&str; 5] = [
     "api-key",
 ];
 
+/// Words in the names of other headers whose values let whoever reads them act as the client.
+const CREDENTIAL_WORDS: [&str; 7] = [
+    "auth", "cookie", "key", "password", "secret", "session", "token",
+];
+
 /// One line to write.
 struct Denial<'d> {
     rule: String,
@@ -272,9 +277,11 @@ fn value(name: &str, request: &Request<'_>, shown: LogSubjects) -> Option<String
 /// Whether an attribute holds credentials, by its name: that of a header, with or without `header.`, as
 /// descriptors of Envoy often name it.
 fn is_credential(name: &str) -> bool {
-    let header = name.strip_prefix("header.").unwrap_or(name);
-    let header = header.to_ascii_lowercase().replace('_', "-");
-    CREDENTIAL_HEADERS.contains(&&*header)
+    let name = name.to_ascii_lowercase().replace('_', "-");
+    match name.strip_prefix("header.") {
+        Some(header) => CREDENTIAL_WORDS.iter().any(|word| header.contains(word)),
+        None => CREDENTIAL_HEADERS.contains(&&*name),
+    }
 }
 
 fn shortened(digest: &[u8; 32]) -> String {
@@ -331,6 +338,7 @@ mod tests {
                 ("header.cookie".into(), "k1".into()),
                 ("header.proxy-authorization".into(), "k1".into()),
                 ("header.x-api-key".into(), "k1".into()),
+                ("header.x-access-token".into(), "k1".into()),
                 ("Authorization".into(), "k1".into()),
             ],
             ..Request::default()
@@ -372,6 +380,7 @@ mod tests {
                 "header.cookie",
                 "header.proxy-authorization",
                 "header.x-api-key",
+                "header.x-access-token",
                 "Authorization",
             ] {
                 check(name, shown, Some(&format!("{name}=sha256:6ab9f1eb…")));

@@ -4,7 +4,8 @@
 //! `/%6cogin`, `/login;a=b` or `/login?x=1`, because the service behind may. In order:
 //!
 //! 1. `http://host` in front, and `?` or `#` and what follows, are dropped;
-//! 2. `%XX` of printable ASCII is decoded, once; others stay, with capital digits;
+//! 2. `%XX` of printable ASCII is decoded, once; others stay, with capital digits, and bytes that are not
+//!    ASCII are written like that too;
 //! 3. `\` becomes `/`;
 //! 4. in each segment `;` and what follows is dropped;
 //! 5. empty and `.` segments are dropped, also at the end; `..` takes the one before with it;
@@ -16,6 +17,7 @@
 //! honest client sends one, and edges that can reject a request reject it.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 
 /// A path that servers read in different ways.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -39,7 +41,7 @@ pub fn normal_path(target: &str) -> Result<Cow<'_, str>, AmbiguousPath> {
     let end = path.find(['?', '#']).unwrap_or(path.len());
     let path = &path[..end];
     let decoded = decode(path);
-    let odd = path.len() != decoded.len() && hides_slash(path);
+    let odd = path.contains('%') && hides_slash(path);
     let resolved = resolve(&decoded);
     if decoded.contains("..") && (odd || decoded.contains([';', '\\'])) {
         return Err(AmbiguousPath { resolved });
@@ -57,7 +59,7 @@ fn normal_start(target: &str) -> Option<&str> {
                 end = at;
                 break;
             }
-            b'%' | b'\\' | b';' => return None,
+            b'%' | b'\\' | b';' | 0x80.. => return None,
             b'/' | b'.' if last == b'/' => return None,
             _ => last = byte,
         }
@@ -137,6 +139,18 @@ fn decode(path: &str) -> String {
         }
     }
     out.push_str(rest);
+    if out.is_ascii() { out } else { encode(&out) }
+}
+
+/// Writes bytes that are not ASCII as `%XX`.
+fn encode(path: &str) -> String {
+    let mut out = String::with_capacity(path.len() * 2);
+    for byte in path.bytes() {
+        match byte {
+            0x80.. => _ = write!(out, "%{byte:02X}"), // cannot fail
+            _ => out.push(char::from(byte)),
+        }
+    }
     out
 }
 
@@ -203,7 +217,8 @@ mod tests {
             ("/%zz%4", "/%zz%4"),
             ("/%252f", "/%2f"),
             ("/%00x", "/%00x"),
-            ("/été/%41", "/été/A"),
+            ("/été/%41", "/%C3%A9t%C3%A9/A"),
+            ("/café", "/caf%C3%A9"),
         ];
         for (target, want) in cases {
             assert_eq!(normal_path(target).as_deref(), Ok(want), "{target}");
@@ -238,6 +253,7 @@ mod tests {
             ("**/x/", "**/x"),
             ("*.css", "*.css"),
             ("/a;b/*", "/a/*"),
+            ("/café/*", "/caf%C3%A9/*"),
         ] {
             assert_eq!(normal_pattern(pattern).as_deref(), Ok(want), "{pattern}");
         }

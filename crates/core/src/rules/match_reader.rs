@@ -178,11 +178,36 @@ fn check_pattern(name: &str, text: &str) -> Result<(), String> {
         "path" if text.contains(['?', '#']) => {
             Err("but a path has no query; write what stands before `?` or `#`".to_owned())
         }
+        "path" => check_path(text),
         "method" => methods::check(text),
         "host" => check_host(text),
         PRIORITY if !Glob::is_glob(text) => check_priority(text),
         _ => Ok(()),
     }
+}
+
+/// What other programs write for several paths, or for parts of a path that may be anything.
+fn check_path(text: &str) -> Result<(), String> {
+    if text.contains(",/") || text.contains("|/") {
+        return Err("which is several paths in one text; write a list: [/login, /signup]".into());
+    }
+    if text.contains(".*") || text.contains(['(', '^', '$']) {
+        return Err(
+            "which is a regular expression; write `*` within a segment, and /** for all below"
+                .into(),
+        );
+    }
+    let is_named = |segment: &str| {
+        let enclosed = |open, close| segment.starts_with(open) && segment.ends_with(close);
+        segment.starts_with(':') || enclosed('{', '}') || enclosed('<', '>')
+    };
+    if text.split('/').any(is_named) {
+        return Err("in which a segment has a name; write `*` for it".into());
+    }
+    if text.trim() != text {
+        return Err("which has white space at an end; remove it".into());
+    }
+    Ok(())
 }
 
 /// Hosts are compared without scheme, path and port.
@@ -191,6 +216,15 @@ fn check_host(text: &str) -> Result<(), String> {
         return Err(
             "which is several hosts in one text; write a list: [a.example, b.example]".into(),
         );
+    }
+    if let Some(domain) = text.strip_prefix('.') {
+        return Err(format!(
+            "but no host begins with a dot; write *.{}",
+            domain.escape_debug()
+        ));
+    }
+    if !text.is_ascii() {
+        return Err("but requests have the ASCII form of such a name; write it as xn--...".into());
     }
     if !text.contains('/') {
         return Ok(());
