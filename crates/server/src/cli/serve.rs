@@ -449,6 +449,7 @@ fn service(
         .within(settings.memory_cap.0)
         .observed_by(Arc::clone(&metrics) as _);
     if settings.shadow {
+        warn!("every rule only watches, because --shadow is on: nothing is denied");
         limiter = limiter.in_shadow();
     }
     let reset = match settings.reset {

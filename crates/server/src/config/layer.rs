@@ -1,10 +1,12 @@
 //! One layer of settings, as flags and environment or a file give it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::quantity::{file_millis, file_seconds, millis, seconds};
 use super::{BadConfig, EnvoyHeaders, LogFormat, LogLevel, LogSubjects, Reset, Size};
@@ -218,6 +220,12 @@ pub(crate) struct Layer {
     pub(crate) idle: Option<Duration>,
 }
 
+/// Reads YAML. No excerpt of it in errors: a line beside the faulty one may hold a password.
+fn read_yaml<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> {
+    let options = serde_saphyr::options! { with_snippet: false, strict_booleans: true };
+    serde_saphyr::from_str_with_options(text, options)
+}
+
 impl Layer {
     /// Reads a file of settings.
     pub(crate) fn read(file: &Path) -> Result<Self, BadConfig> {
@@ -225,12 +233,20 @@ impl Layer {
             file: file.to_owned(),
             source,
         })?;
-        // No excerpt of the file: a line beside the faulty one may hold a password.
-        let told = serde_saphyr::options! { with_snippet: false };
-        serde_saphyr::from_str_with_options(&text, told).map_err(|e| BadConfig::Malformed {
+        let malformed = |reason| BadConfig::Malformed {
             file: file.to_owned(),
-            reason: e.to_string(),
-        })
+            reason,
+        };
+        let layer = read_yaml(&text).map_err(|error| malformed(error.to_string()))?;
+        // A template whose variable is empty writes this. Taken for "not given", it would open a listener.
+        let values: BTreeMap<String, serde_json::Value> = read_yaml(&text).unwrap_or_default();
+        let is_empty = |value: &serde_json::Value| value.is_null() || value == "";
+        if let Some((name, _)) = values.iter().find(|(_, value)| is_empty(value)) {
+            return Err(malformed(format!(
+                "`{name}` has no value; write one, or remove the line"
+            )));
+        }
+        Ok(layer)
     }
 
     /// This layer where it says something, else the one below.

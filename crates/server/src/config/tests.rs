@@ -85,6 +85,27 @@ fn an_age_of_nothing_is_no_end_and_the_greatest_one_is_borne() {
 }
 
 /// Rules took `5ms` and settings did not: `drain: 5s`, `256MB` and `8080` were rejected.
+/// A template with an empty variable: the store, a password or the rules were taken for not given.
+#[test]
+fn a_name_without_a_value_is_an_error() {
+    for text in [
+        "store:",
+        "rules: ~",
+        "resp_password_file: ''",
+        "http: 8080\nadmin_token_file:",
+    ] {
+        let error = file(text).unwrap_err().to_string();
+        assert!(error.contains("has no value"), "{text}: {error}");
+    }
+    assert!(file("").is_ok() && file("http: 8080").is_ok());
+}
+
+#[test]
+fn a_switch_is_true_or_false() {
+    assert_eq!(file("shadow: true").unwrap().shadow, Some(true));
+    assert!(file("shadow: yes").is_err() && file("shadow: 'on'").is_err());
+}
+
 #[test]
 fn a_file_has_durations_sizes_and_addresses_as_people_write_them() {
     let text = "drain: 5s\ndrain_delay: 250ms\nidle: 2m\nstore_budget: 40ms\nclock_warn: 30\n\
