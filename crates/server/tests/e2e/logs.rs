@@ -243,7 +243,7 @@ fn keys_secrets_and_tricks_of_clients_do_not_reach_the_log() {
         line["id"], denied_id,
         "the id in the answer is the id in the log"
     );
-    assert_eq!(line["path"], r"/x\u{d}\u{a}\u{1b}[31mforged\u{202e}");
+    assert_eq!(line["path"], r"/x\u{d}\u{a}\u{1b}[31mforged%E2%80%AE");
     server.signal("TERM");
     let (_, log) = server.wait_end();
     for line in log {
