@@ -161,6 +161,7 @@ impl World {
                 Variant::WaitsTooLong => Nanos::from_millis(50),
                 _ => scenario.budget,
             },
+            long_work_budget: scenario.budget,
             remembered: 1_000,
             denials: 64,
             ..Settings::default()

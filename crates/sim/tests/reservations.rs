@@ -66,7 +66,7 @@ fn a_late_reservation_that_was_denied_is_settled_with_nothing() {
     bench.weather(
         0,
         Weather {
-            fastest: MS(20),
+            fastest: MS(200),
             ..Weather::FAIR
         },
     );
@@ -74,7 +74,7 @@ fn a_late_reservation_that_was_denied_is_settled_with_nothing() {
     assert_eq!(reserved.outcome.source, Source::Late);
     assert!(!reserved.outcome.admitted, "more than this node's part");
     assert_eq!(bench.booked(&own), 90, "late, but charged");
-    bench.pass(MS(100));
+    bench.pass(MS(1_000));
     assert_eq!(bench.booked(&own), 0);
     bench.pass(LASTS);
     bench.weather(0, Weather::FAIR);
@@ -92,7 +92,7 @@ fn a_late_reservation_that_was_admitted_is_charged_once() {
     bench.weather(
         0,
         Weather {
-            fastest: MS(20),
+            fastest: MS(200),
             ..Weather::FAIR
         },
     );
@@ -110,6 +110,28 @@ fn a_late_reservation_that_was_admitted_is_charged_once() {
     assert_eq!(bench.booked(&own), 5, "nothing comes back at its end");
 }
 
+/// A store in another region: replies are later than a decision waits, and a reservation waits for them.
+#[test]
+fn a_reservation_waits_longer_than_a_decision() {
+    let bench = Bench::new();
+    let own = bench.limit(0, 100, 1);
+    bench.weather(
+        0,
+        Weather {
+            fastest: MS(40),
+            ..Weather::FAIR
+        },
+    );
+    for id in 1..=10 {
+        let reserved = reserve(&bench, &[(&own, 10)], id);
+        assert_eq!(reserved.outcome.source, Source::Exact);
+        assert!(reserved.outcome.admitted);
+    }
+    let denied = reserve(&bench, &[(&own, 10)], 11);
+    assert_eq!(denied.outcome.source, Source::Exact);
+    assert!(!denied.outcome.admitted);
+}
+
 #[test]
 fn what_was_reserved_and_settled_without_the_store_is_owed_as_it_was_used() {
     for used in [0, 4, 10, 17] {
@@ -119,9 +141,7 @@ fn what_was_reserved_and_settled_without_the_store_is_owed_as_it_was_used() {
         let reserved = reserve(&bench, &[(&own, 10)], 1);
         assert_eq!(reserved.outcome.source, Source::Fallback);
         assert_eq!(reserved.settle(&[used]), Settled::Done);
-        // Once: what is not known here any more only the store could know, which does not answer.
-        let again = Used::Known([used].into_iter().collect());
-        assert!(reserved.try_settle(again).is_err());
+        assert_eq!(reserved.settle(&[used]), Settled::Already);
         bench.weather(0, Weather::FAIR);
         bench.pass(Nanos::from_secs(5));
         assert_eq!(bench.booked(&own), used);
@@ -161,6 +181,8 @@ fn what_the_store_reserved_is_settled_when_it_answers_again() {
     bench.weather(0, lost(1_000, 0));
     let used = || Used::Known([25].into_iter().collect());
     assert!(reserved.try_settle(used()).is_err());
+    bench.weather(0, Weather::FAIR);
+    bench.pass(Nanos::from_secs(5)); // until the breaker has closed
     bench.weather(0, lost(0, 1_000));
     assert!(reserved.try_settle(used()).is_err(), "heard, not answered");
     bench.weather(0, Weather::FAIR);

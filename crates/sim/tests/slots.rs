@@ -395,6 +395,18 @@ fn a_slot_that_was_given_back_is_never_taken_again() {
     assert!(scene.open(0).is_some());
 }
 
+/// A store in another region: replies are later than a check waits for, and slots wait for them.
+#[test]
+fn a_store_that_is_far_away_gives_as_many_as_the_rule_says() {
+    let scene = Scene::new(2, 10);
+    scene.weather(Weather {
+        fastest: MS(40),
+        ..Weather::FAIR
+    });
+    let slots: Vec<_> = (0..30).filter_map(|i| scene.open(i % 2)).collect();
+    assert_eq!(slots.len(), 10);
+}
+
 /// Whoever stops waiting knows of no slot, so nobody would give it back: it was taken for as long as it
 /// lasts. Here for every moment of the way to the store and back.
 #[test]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tidegate_parts::{Fault, Server as Redis};
 
 use crate::fleet::{Line, OPENED, wait_exact};
-use crate::http::ask;
-use crate::server::Server;
+use crate::http::{Reply, ask};
+use crate::server::{Server, wait_for};
 
 const LIMIT: u64 = 300;
 const NODES: usize = 4;
@@ -91,4 +91,54 @@ fn half_of_all_replies_late_admit_the_limit() {
             .any(|line| line.contains("source=\"late\"") && !line.ends_with(" 0"))
     };
     assert!(nodes.iter().any(late), "some decisions were late");
+}
+
+/// Permits, reservations and what follows them have no decision to make in milliseconds, so they wait for the reply of a
+/// store in another region. Tried again with another user where this machine took longer than they wait.
+#[test]
+fn permits_reservations_and_refunds_wait_for_late_replies() {
+    const PERMITS: usize = 10;
+    let redis = Redis::redis7();
+    let line = Line::to(redis.address());
+    let rules = format!(
+        "version: 1\nrules:\n  - {{ name: open, match: {{ path: /open }}, by: user, concurrent: {PERMITS} }}\n  - {{ \
+         name: tokens, match: {{ path: /tokens }}, by: user, rate: 1000/day, algorithm: fixed-window }}\n"
+    );
+    let store = line.url();
+    let nodes = [0; 2].map(|_| Server::with(&rules, &["--store", &store]));
+    nodes.iter().for_each(wait_exact);
+    let delay = Duration::from_millis(40);
+    line.set(Fault::Jitter(delay, delay));
+    let body = |user: u32, path: &str, cost: u64| {
+        format!(r#"{{"attributes": {{"user": "{user}", "path": "{path}"}}, "cost": {cost}}}"#)
+    };
+    let mut users = 0..;
+    let mut with_new_user = |what: &str, succeeds: &dyn Fn(u32) -> bool| {
+        wait_for(what, || succeeds(users.next()?).then_some(()));
+    };
+    with_new_user("all permits by the store", &|user| {
+        let replies: Vec<_> = (0..3 * PERMITS)
+            .map(|i| nodes[i % 2].post("/v1/acquire", &body(user, "/open", 1)))
+            .collect();
+        let open = replies.iter().filter(|reply| reply.status == 200).count();
+        let denied = replies.iter().filter(|reply| reply.status == 429);
+        let by_store = denied.filter(|reply| reply.json()["source"] == "exact");
+        open == PERMITS && by_store.count() == 2 * PERMITS
+    });
+    with_new_user("all reservations by the store", &|user| {
+        let replies: Vec<_> = (0..14)
+            .map(|i| nodes[i % 2].post("/v1/reserve", &body(user, "/tokens", 100)))
+            .collect();
+        let admitted = replies.iter().filter(|reply| reply.status == 200).count();
+        let exact = |reply: &&Reply| reply.json()["source"] == "exact";
+        admitted == 10 && replies.iter().filter(exact).count() >= 10
+    });
+    with_new_user("a refund that is done", &|user| {
+        let check = format!(
+            r#"{{"attributes": {{"user": "{user}", "path": "/tokens"}}, "receipt": true}}"#
+        );
+        let charged = nodes[0].post("/v1/check", &check).json();
+        let refund = format!(r#"{{"receipt": {}}}"#, charged["receipt"]);
+        nodes[1].post("/v1/refund", &refund).status == 200
+    });
 }

@@ -213,9 +213,14 @@ impl Oracle<'_> {
                     });
                 }
             }
-            Step::Settled { id, used, settled } => {
+            Step::Settled {
+                id,
+                used,
+                too_late,
+                settled,
+            } => {
                 let mut all = None;
-                for touched in &posting.touched {
+                for touched in posting.touched.iter().filter(|_| !too_late) {
                     let one = self.counter(touched, now).settle(id, used, now);
                     all = either(all, one);
                 }

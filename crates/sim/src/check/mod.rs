@@ -15,7 +15,7 @@ mod times;
 
 use std::fmt;
 
-use tidegate::resilience::Event;
+use tidegate::resilience::{Event, Settings};
 use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
@@ -203,6 +203,11 @@ impl Case<'_> {
 
     fn budget(&self) -> Nanos {
         self.scenario.budget
+    }
+
+    /// What a settlement has, whose decision was made.
+    fn follow_up_budget(&self) -> Nanos {
+        Settings::default().follow_up_budget
     }
 }
 

@@ -220,7 +220,10 @@ fn settled_twice(case: &Case<'_>) -> Option<String> {
         while losses.next_if(|lost| **lost <= posting.now).is_some() {
             corrected.clear(); // and what was settled may be open again
         }
-        let Step::Settled { id, used, settled } = posting.step else {
+        let Step::Settled {
+            id, used, settled, ..
+        } = posting.step
+        else {
             continue;
         };
         let (said, unsaid) = corrected.entry(id).or_default();
@@ -310,7 +313,7 @@ fn stopped(case: &Case<'_>, node: usize, from: Nanos, to: Nanos) -> bool {
 /// To be corrected here takes two calls of the store, one after the other.
 fn settled_late(case: &Case<'_>) -> Option<String> {
     let said = case.history.calls.iter().flat_map(|call| &call.settlements);
-    let most = case.budget().plus(case.budget());
+    let most = case.follow_up_budget().plus(case.budget());
     for said in said {
         let done = said.answer.map(|(done, _)| done);
         let by = said.sent.plus(most);

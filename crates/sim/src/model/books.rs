@@ -56,6 +56,8 @@ pub enum Step {
         id: u128,
         /// How much.
         used: Option<u64>,
+        /// Whether it was too late for it, by its own dates.
+        too_late: bool,
         /// Whether it was.
         settled: Settled,
     },

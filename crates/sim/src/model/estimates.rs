@@ -47,6 +47,7 @@ impl Link {
                     Used::Known(used) => used.first().copied(),
                     Used::Unsaid => None,
                 },
+                too_late: settle.is_too_late(now),
                 settled,
             };
             self.post(model, &settle.set, step, now);

@@ -30,6 +30,7 @@ impl Scenario {
         let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 17);
         let mut scenario = Scenario::with(seed, fault);
         scenario.nodes = rng.between(2, 5) as usize;
+        scenario.budget = Nanos::from_millis(rng.pick(&[5, 25, 250, 250]));
         scenario.lag = Nanos::from_millis(rng.between(20, 400));
         scenario.on_failure = match rng.below(8) {
             0 => OnStoreFailure::Deny,

@@ -7,12 +7,46 @@ use std::task::Poll;
 use tidegate_core::store::ChargeSet;
 use tidegate_core::units::Nanos;
 
+use super::settings::Settings;
+use super::undo::Manner;
 use crate::runtime::Runtime;
+
+/// How long calls wait for the store where no rule says it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budgets {
+    pub(super) decision: Nanos,
+    pub(super) long_work: Nanos,
+    follow_up: Nanos,
+}
+
+impl Budgets {
+    pub(super) fn of(settings: &Settings) -> Self {
+        Budgets {
+            decision: settings.budget,
+            long_work: settings.budget.max(settings.long_work_budget),
+            follow_up: settings.budget.max(settings.follow_up_budget),
+        }
+    }
+
+    /// What a decision on `sets` has.
+    pub(super) fn of_sets(&self, sets: &[&ChargeSet<'_>], manner: Manner) -> Nanos {
+        let usual = match manner {
+            Manner::Charge => self.decision,
+            Manner::Reserve { .. } => self.long_work,
+        };
+        budget_of(sets, usual)
+    }
+
+    /// What a call has that follows a decision, of a rule that says `own`.
+    pub(super) fn follow_up(&self, own: Option<Nanos>) -> Nanos {
+        own.map_or(self.follow_up, |own| own.max(self.follow_up))
+    }
+}
 
 /// How long a decision on `sets` may wait: the shortest that any rule allows, `usual` where one does not
 /// say. Beside a durable one, a rule that does not say waits with it: a set is answered as a whole, and an
 /// acknowledgement takes longer than is usual.
-pub(super) fn budget_of(sets: &[&ChargeSet<'_>], usual: Nanos) -> Nanos {
+fn budget_of(sets: &[&ChargeSet<'_>], usual: Nanos) -> Nanos {
     let charges = || sets.iter().flat_map(|set| &set.charges);
     let said = charges().filter_map(|charge| charge.terms.budget).min();
     let silent = charges().any(|charge| charge.terms.budget.is_none());

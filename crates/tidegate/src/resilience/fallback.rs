@@ -517,7 +517,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     /// What the store remembers only the store can settle: while it cannot be asked this is an error, and
     /// may be asked again.
     async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
-        let found = self.node.memory.reserved.close(settle);
+        let reserved = &self.node.memory.reserved;
+        if reserved.is_settled(settle) {
+            return Ok(Settled::Already);
+        }
+        let found = reserved.settle(settle, self.time());
         if found.iter().all(|kept| *kept == Kept::Nothing) {
             return self.node.guard.settle(settle).await;
         }

@@ -17,7 +17,7 @@ use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
 use super::bulkhead::Bulkhead;
-use super::deadline::{budget_of, max_wait_of, within};
+use super::deadline::{Budgets, max_wait_of, within};
 use super::event::Watcher;
 use super::in_flight::{Barred, CallInFlight, InFlight};
 use super::owned::{OwnedCharge, OwnedSet};
@@ -91,7 +91,7 @@ pub(super) struct Guard<S, R> {
     calls: Arc<InFlight>,
     /// Refunds in the background.
     refunds: Bulkhead,
-    budget: Nanos,
+    budgets: Budgets,
     /// How long a ping may take before it is late.
     ping_within: Nanos,
 }
@@ -136,8 +136,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
             runtime,
             calls: InFlight::new(settings, watcher),
             refunds: Bulkhead::new(settings.in_flight),
-            budget: settings.budget,
             ping_within: settings.ping_every.max(settings.budget),
+            budgets: Budgets::of(settings),
         }
     }
 
@@ -252,7 +252,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     async fn call<T>(&self, call: impl Future<Output = Answer<T>> + Send) -> Answer<T> {
-        self.call_by(Nanos::MAX, self.budget, call).await
+        self.call_by(Nanos::MAX, self.budgets.decision, call).await
     }
 
     async fn call_by<T>(
@@ -269,16 +269,6 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         };
         self.report(in_flight, &answer);
         answer
-    }
-
-    /// A call about a slot, which has the budget of its rule.
-    async fn call_of<T>(
-        &self,
-        hold: &Hold<'_>,
-        call: impl Future<Output = Answer<T>> + Send,
-    ) -> Answer<T> {
-        let budget = hold.terms.budget.unwrap_or(self.budget);
-        self.call_by(Nanos::MAX, budget, call).await
     }
 
     /// Whether counters have left this store: that it does not have them is no failure of its own.
@@ -299,7 +289,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     pub(super) async fn peek_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let until = self.until(until, &[set]);
         let peeking = self.store()?.peek(set);
-        self.call_by(until, self.budget, peeking).await
+        self.call_by(until, self.budgets.decision, peeking).await
     }
 
     /// Charges a debt. No decision waits for it, so it has more time than those have: taken for lost,
@@ -308,14 +298,21 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         self.patiently(self.store()?.force(set)).await
     }
 
+    /// A call that follows the decision on `set`.
+    async fn follow_up<T>(
+        &self,
+        set: &ChargeSet<'_>,
+        call: impl Future<Output = Answer<T>> + Send,
+    ) -> Answer<T> {
+        let own = set.charges.iter().filter_map(|charge| charge.terms.budget);
+        let budget = self.budgets.follow_up(own.max());
+        let until = self.until(Nanos::MAX, &[set]);
+        self.call_by(until, budget, call).await
+    }
+
     /// Sends something that no decision waits for.
     async fn patiently<T>(&self, call: impl Future<Output = Answer<T>> + Send) -> Answer<T> {
         self.call_by(Nanos::MAX, PATIENT, call).await
-    }
-
-    /// How long a decision may wait for the store.
-    fn budget_of(&self, sets: &[&ChargeSet<'_>]) -> Nanos {
-        budget_of(sets, self.budget)
     }
 
     /// When the decision on `sets` must have been made: `until`, or sooner if a caller gives up sooner.
@@ -358,7 +355,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         manner: Manner,
     ) -> Result<ChargeReply, Away> {
         let sent = self.runtime.now();
-        let remains = self.remains(self.until(until, sets), self.budget_of(sets))?;
+        let remains = self.remains(self.until(until, sets), self.budgets.of_sets(sets, manner))?;
         let mut late = LateReply {
             charging: self.charging(sets, manner)?,
             call: self.enter()?,
@@ -460,10 +457,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     pub(super) async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        let budget = self.budget_of(&[&refund.set]).max(self.budget);
-        let until = self.until(Nanos::MAX, &[&refund.set]);
-        let refunding = self.store()?.refund(refund);
-        self.call_by(until, budget, refunding).await
+        self.follow_up(&refund.set, self.store()?.refund(refund))
+            .await
     }
 
     /// No decision waits for it, and what is taken for lost stays charged: it has the time that debts have.
@@ -472,16 +467,17 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     pub(super) async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
-        let budget = self.budget_of(&[set]).max(self.budget);
+        let budgets = &self.budgets;
+        let budget = budgets.of_sets(&[set], Manner::Charge);
         let until = self.until(Nanos::MAX, &[set]);
         let forcing = self.store()?.force(set);
-        self.call_by(until, budget, forcing).await
+        self.call_by(until, budget.max(budgets.decision), forcing)
+            .await
     }
 
     pub(super) async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
-        let budget = self.budget_of(&[&settle.set]).max(self.budget);
-        let settling = self.store()?.settle(settle);
-        self.call_by(Nanos::MAX, budget, settling).await
+        self.follow_up(&settle.set, self.store()?.settle(settle))
+            .await
     }
 
     /// No decision waits for it: it has the time that debts have.
@@ -490,15 +486,21 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     pub(super) async fn hold(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.call_of(hold, self.store()?.hold(hold)).await
+        let budget = hold.terms.budget.unwrap_or(self.budgets.long_work);
+        self.call_by(Nanos::MAX, budget, self.store()?.hold(hold))
+            .await
     }
 
     pub(super) async fn renew(&self, hold: &Hold<'_>) -> Answer<Held> {
-        self.call_of(hold, self.store()?.renew(hold)).await
+        let budget = self.budgets.follow_up(hold.terms.budget);
+        self.call_by(Nanos::MAX, budget, self.store()?.renew(hold))
+            .await
     }
 
     pub(super) async fn release(&self, hold: &Hold<'_>) -> Answer<()> {
-        self.call_of(hold, self.store()?.release(hold)).await
+        let budget = self.budgets.follow_up(hold.terms.budget);
+        self.call_by(Nanos::MAX, budget, self.store()?.release(hold))
+            .await
     }
 
     pub(super) async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {

@@ -1,19 +1,38 @@
 //! Estimates that were admitted without the store. Only this node knows of them: settled elsewhere they
 //! are not found, and what was estimated stands.
 
+use std::collections::HashMap;
+
 use parking_lot::Mutex;
-use tidegate_core::store::{ChargeSet, Kept, Ledger, Outcome, Reserve, Settle};
+use tidegate_core::store::{ChargeSet, Kept, Ledger, Outcome, Reserve, Settle, Used};
+use tidegate_core::units::Nanos;
 
 /// Reservations of this node alone. Bounded; what finds no room stands as it was estimated.
-pub(super) struct Reserved(Mutex<Ledger>);
+pub(super) struct Reserved {
+    state: Mutex<State>,
+    max: usize,
+}
+
+struct State {
+    ledger: Ledger,
+    /// Reservations that were settled here, and until when anybody may settle them again.
+    settled: HashMap<u128, Nanos>,
+}
 
 impl Reserved {
-    pub(super) fn new(most: usize) -> Self {
-        Reserved(Mutex::new(Ledger::new(most)))
+    pub(super) fn new(max: usize) -> Self {
+        let state = State {
+            ledger: Ledger::new(max),
+            settled: HashMap::new(),
+        };
+        Reserved {
+            state: Mutex::new(state),
+            max,
+        }
     }
 
     pub(super) fn enter(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
-        let mut ledger = self.0.lock();
+        let ledger = &mut self.state.lock().ledger;
         if ledger.make_room(reserve, outcome.at).is_ok() {
             ledger.enter_all(reserve, outcome);
         }
@@ -21,13 +40,40 @@ impl Reserved {
 
     /// The counters of a set were reset.
     pub(super) fn forget(&self, set: &ChargeSet<'_>) {
-        let mut ledger = self.0.lock();
+        let ledger = &mut self.state.lock().ledger;
         for charge in &set.charges {
             ledger.forget(charge.counter());
         }
     }
 
     pub(super) fn close(&self, settle: &Settle<'_>) -> Vec<Kept> {
-        self.0.lock().close(settle)
+        self.state.lock().ledger.close(settle)
+    }
+
+    /// The same for a client, who may send it again.
+    pub(super) fn settle(&self, settle: &Settle<'_>, now: Nanos) -> Vec<Kept> {
+        let mut state = self.state.lock();
+        let found = state.ledger.close(settle);
+        if settle.used != Used::Unsaid && found.iter().any(|kept| *kept != Kept::Nothing) {
+            state.remember(settle, self.max, now);
+        }
+        found
+    }
+
+    /// Whether it was settled here. The store may hold the same reservation, because its reply was lost: settled
+    /// there as well, it would be charged twice.
+    pub(super) fn is_settled(&self, settle: &Settle<'_>) -> bool {
+        self.state.lock().settled.contains_key(&settle.id)
+    }
+}
+
+impl State {
+    fn remember(&mut self, settle: &Settle<'_>, max: usize, now: Nanos) {
+        if self.settled.len() >= max {
+            self.settled.retain(|_, until| *until > now);
+        }
+        if self.settled.len() < max {
+            self.settled.insert(settle.id, settle.forgotten_at());
+        }
     }
 }

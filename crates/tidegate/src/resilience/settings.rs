@@ -14,6 +14,12 @@ pub struct Settings {
     /// How long a decision waits for the store where its rule says nothing. Longer than the pauses of a
     /// healthy store nearly always are, and nothing a client would notice.
     pub budget: Nanos,
+    /// How long a permit or a reservation waits for the store where its rule says nothing. Both are for long
+    /// work, and a wrong answer lasts as long as that.
+    pub long_work_budget: Nanos,
+    /// How long a call waits that follows a decision: a refund, a settlement, a renewal, a release. No request
+    /// is kept waiting, and only the store knows the answer.
+    pub follow_up_budget: Nanos,
     /// Calls to the store in flight; beyond it the store counts as away. Bounds what a hang can pile
     /// up.
     pub in_flight: usize,
@@ -97,6 +103,8 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             budget: Nanos::from_millis(25),
+            long_work_budget: Nanos::from_millis(250),
+            follow_up_budget: Nanos::from_secs(1),
             in_flight: 4_096,
             failures: Arc::default(),
             breaker: BreakerSettings::default(),

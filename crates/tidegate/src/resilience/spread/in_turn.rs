@@ -10,7 +10,7 @@ use tidegate_core::units::Nanos;
 use super::groups::{Group, Places, Steps, by_place};
 use super::tally::Tally;
 use super::{Inner, Place};
-use crate::resilience::deadline::{budget_of, max_wait_of};
+use crate::resilience::deadline::{Budgets, max_wait_of};
 use crate::resilience::fallback::Decided;
 use crate::resilience::join::join_all;
 use crate::resilience::undo::Manner;
@@ -33,7 +33,7 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
         let mut turn = Turn {
             places,
             manner,
-            until: self.until(set).min(until),
+            until: self.until(set, manner).min(until),
             tally: Tally::new(set.charges.len()),
             charged: Vec::new(),
         };
@@ -64,7 +64,7 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
         places: &[Place<P::Part, R>],
         of: &Places,
     ) -> Outcome {
-        let until = self.until(set);
+        let until = self.until(set, Manner::Charge);
         let groups = by_place(set, of);
         let peeking = groups.iter().map(|group| {
             let store = &places[group.place].store;
@@ -79,13 +79,14 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
     }
 
     /// When a decision must have been made.
-    fn until(&self, set: &ChargeSet<'_>) -> Nanos {
-        self.runtime.now().plus(self.budget_of(set))
+    fn until(&self, set: &ChargeSet<'_>, manner: Manner) -> Nanos {
+        self.runtime.now().plus(self.budget_of(set, manner))
     }
 
     /// How long a decision may take.
-    pub(super) fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
-        budget_of(&[set], self.settings.budget).min(max_wait_of(&[set]))
+    pub(super) fn budget_of(&self, set: &ChargeSet<'_>, manner: Manner) -> Nanos {
+        let budgets = Budgets::of(&self.settings);
+        budgets.of_sets(&[set], manner).min(max_wait_of(&[set]))
     }
 }
 

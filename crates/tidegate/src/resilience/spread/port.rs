@@ -29,7 +29,7 @@ impl<P: Parts + 'static, R: Runtime> Lender for Spread<P, R> {
     }
 
     fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
-        self.0.budget_of(set)
+        self.0.budget_of(set, Manner::Charge)
     }
 
     async fn charge_by(&self, until: Nanos, set: &ChargeSet<'_>) -> Answer<Outcome> {
