@@ -171,6 +171,11 @@ fn check_pattern(name: &str, text: &str) -> Result<(), String> {
         return Err("in which `**` is not a whole segment; write `*` within a segment".to_owned());
     }
     match name {
+        "path" if is_regular_expression(text) => Err(
+            "which is a regular expression; write `*` within a segment, /** for all below, and %2E* for names that \
+             begin with a dot"
+                .to_owned(),
+        ),
         "path" if !text.starts_with(['/', '*']) => Err(format!(
             "but every path begins with `/`; write /{}",
             text.escape_debug()
@@ -191,12 +196,6 @@ fn check_path(text: &str) -> Result<(), String> {
     if text.contains(",/") || text.contains("|/") {
         return Err("which is several paths in one text; write a list: [/login, /signup]".into());
     }
-    if text.contains(".*") || text.contains(['(', '^', '$']) {
-        return Err(
-            "which is a regular expression; write `*` within a segment, and /** for all below"
-                .into(),
-        );
-    }
     let is_named = |segment: &str| {
         let enclosed = |open, close| segment.starts_with(open) && segment.ends_with(close);
         segment.starts_with(':') || enclosed('{', '}') || enclosed('<', '>')
@@ -208,6 +207,14 @@ fn check_path(text: &str) -> Result<(), String> {
         return Err("which has white space at an end; remove it".into());
     }
     Ok(())
+}
+
+/// Parentheses and `$` alone are in paths of OData: `/orders(7)`, `/$batch`.
+fn is_regular_expression(text: &str) -> bool {
+    let signs = [".*", ".+", "(?", "[^", "[0-9", "[a-z", "[A-Z", r"\d", r"\w"];
+    let has_alternatives = text.contains('(') && text.contains('|');
+    let is_anchored = text.starts_with('^') || text.ends_with('$');
+    is_anchored || has_alternatives || signs.iter().any(|sign| text.contains(sign))
 }
 
 /// Hosts are compared without scheme, path and port.
@@ -247,4 +254,28 @@ fn check_priority(text: &str) -> Result<(), String> {
         Some(near) => format!("which is no priority; write `{near}`?"),
         None => format!("which is no priority; write one of {}", known.join(", ")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_only_look_like_a_regular_expression_are_paths() {
+        for path in [
+            "/$batch",
+            "/orders(7)/items",
+            "/%2E*",
+            "/a+b",
+            "/v1/things:run",
+            "/~ada",
+        ] {
+            assert_eq!(check_pattern("path", path), Ok(()), "{path}");
+        }
+        for path in [
+            "^/api", "/api$", "/(a|b)", "/x/.*", "/x/.+", "/[0-9]*", r"/\d",
+        ] {
+            assert!(is_regular_expression(path), "{path}");
+        }
+    }
 }
