@@ -86,14 +86,13 @@ impl Counter {
         for (estimate, charged) in back {
             self.give_back(estimate, charged, now);
         }
-        self.open
-            .retain(|open| !open.back || open.forgotten() > now);
     }
 
-    /// Settles one; what that is called.
-    fn settle(&mut self, id: u128, used: Option<u64>, now: Nanos) -> Option<Settled> {
+    /// Settles one; what that is called. One whose time is over by the date of its charge may still be settled by the
+    /// dates that its node gave it, if nobody has removed it: `late` says that it was.
+    fn settle(&mut self, id: u128, used: Option<u64>, late: bool, now: Nanos) -> Option<Settled> {
         let at = self.open.iter().position(|open| open.id == id)?;
-        if used.is_some() && self.open[at].forgotten() <= now {
+        if used.is_some() && self.open[at].forgotten() <= now && !late {
             return None;
         }
         let (estimate, charged) = (self.open[at].estimate, self.open[at].charged);
@@ -221,7 +220,8 @@ impl Oracle<'_> {
             } => {
                 let mut all = None;
                 for touched in posting.touched.iter().filter(|_| !too_late) {
-                    let one = self.counter(touched, now).settle(id, used, now);
+                    let late = settled == Settled::Late;
+                    let one = self.counter(touched, now).settle(id, used, late, now);
                     all = either(all, one);
                 }
                 let same = match settled {

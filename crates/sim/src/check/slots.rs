@@ -359,8 +359,9 @@ fn lost_in_calm(inside: &Inside<'_>) -> Option<String> {
     for (stay, _) in &inside.perhaps {
         let went = went(case, stay);
         let told = stay.visits.iter().find(|visit| {
-            let over = is_calm(case, stay.sent, visit.sent);
-            visit.what == Errand::Renew(false) && visit.done.is_some() && visit.sent < went && over
+            let is_denied = visit.what == Errand::Renew(false) && visit.sent < went;
+            let replied_in_calm = |done| is_calm(case, stay.sent, done);
+            is_denied && visit.done.is_some_and(replied_in_calm)
         });
         if let Some(visit) = told {
             return Some(format!("{visit:?} of {stay:?}"));
