@@ -46,6 +46,7 @@ pub struct Proxy {
     fault: watch::Sender<Fault>,
     target: Arc<Mutex<SocketAddr>>,
     accepted: Arc<AtomicU64>,
+    muted: Arc<AtomicU64>,
     /// How often open connections were dropped without a sign.
     dropped: watch::Sender<u64>,
     serving: JoinHandle<()>,
@@ -62,6 +63,7 @@ impl Proxy {
         let (fault, seen) = watch::channel(Fault::None);
         let target = Arc::new(Mutex::new(target));
         let accepted = Arc::new(AtomicU64::new(0));
+        let muted = Arc::new(AtomicU64::new(0));
         let (dropped, drops) = watch::channel(0);
         let serving = tokio::spawn(serve(
             listener,
@@ -69,12 +71,14 @@ impl Proxy {
             seen,
             drops,
             Arc::clone(&accepted),
+            Arc::clone(&muted),
         ));
         Ok(Proxy {
             address,
             fault,
             target,
             accepted,
+            muted,
             dropped,
             serving,
         })
@@ -105,6 +109,11 @@ impl Proxy {
     pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
+
+    /// Reads of replies that `Fault::Mute` has dropped so far. Each had one reply or more.
+    pub fn muted(&self) -> u64 {
+        self.muted.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Proxy {
@@ -120,12 +129,14 @@ async fn serve(
     fault: watch::Receiver<Fault>,
     mut drops: watch::Receiver<u64>,
     accepted: Arc<AtomicU64>,
+    muted: Arc<AtomicU64>,
 ) {
     while let Ok((client, _)) = listener.accept().await {
         accepted.fetch_add(1, Ordering::Relaxed);
         let target = *target.lock();
         drops.mark_unchanged();
-        tokio::spawn(connection(client, target, fault.clone(), drops.clone()));
+        let (fault, drops) = (fault.clone(), drops.clone());
+        tokio::spawn(connection(client, target, fault, drops, Arc::clone(&muted)));
     }
 }
 
@@ -134,6 +145,7 @@ async fn connection(
     target: SocketAddr,
     fault: watch::Receiver<Fault>,
     mut drops: watch::Receiver<u64>,
+    muted: Arc<AtomicU64>,
 ) {
     if *fault.borrow() == Fault::Closed {
         return;
@@ -148,7 +160,7 @@ async fn connection(
     let mut passing = pin!(async {
         tokio::select! {
             () = requests(from_client, to_server, fault.clone()) => {}
-            () = replies(from_server, to_client, fault) => {}
+            () = replies(from_server, to_client, fault, &muted) => {}
         }
     });
     let dropped = tokio::select! {
@@ -191,6 +203,7 @@ async fn replies(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut fault: watch::Receiver<Fault>,
+    muted: &AtomicU64,
 ) {
     let mut buffer = vec![0; 64 * 1024];
     let mut chance = Chance(1);
@@ -214,7 +227,10 @@ async fn replies(
             Fault::Trickle(apart) => trickle(&mut to, reply, apart).await,
             Fault::BlackHole if lit(&mut fault).await => to.write_all(reply).await,
             Fault::BlackHole => return,
-            Fault::Mute => Ok(()),
+            Fault::Mute => {
+                muted.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
             Fault::Reset => {
                 let _ = to.as_ref().set_zero_linger();
                 to.forget();

@@ -13,6 +13,8 @@ pub(crate) enum Answer {
     Bytes(String),
     /// Ends the connection.
     Close,
+    /// Replies to this and to every ping with a call id that no call has.
+    OtherId,
     /// Sends nothing any more on this connection: a later reply would answer this call.
     Silence,
 }
@@ -22,6 +24,8 @@ pub(crate) struct Fake {
     /// Calls by hash, and calls by text.
     pub(crate) by_hash: Arc<AtomicU32>,
     pub(crate) by_text: Arc<AtomicU32>,
+    /// Connections that were opened.
+    pub(crate) opened: Arc<AtomicU32>,
 }
 
 impl Fake {
@@ -32,10 +36,13 @@ impl Fake {
             url: format!("redis://u:planted-s3cret@127.0.0.1:{port}"),
             by_hash: Arc::default(),
             by_text: Arc::default(),
+            opened: Arc::default(),
         };
         let (by_hash, by_text) = (Arc::clone(&fake.by_hash), Arc::clone(&fake.by_text));
+        let opened = Arc::clone(&fake.opened);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
+                opened.fetch_add(1, Ordering::SeqCst);
                 let (by_hash, by_text) = (Arc::clone(&by_hash), Arc::clone(&by_text));
                 tokio::spawn(serve(stream, answer.clone(), by_hash, by_text));
             }
@@ -44,8 +51,15 @@ impl Fake {
     }
 }
 
-/// Admitted at some time, no record found: zeros but for the time and the verdict, 1 as a double.
-const ADMITTED: &[u8] = b"$19\r\n\0\0\x01\0\0\x06\0\0\0\0\0\0\0\xf0\x3f\0\0\0\0\r\n";
+/// Admitted at some time, no record found: zeros but for the time and the verdict, 1 as a double. The call
+/// id follows.
+const ADMITTED: &[u8] = b"\0\0\x01\0\0\x06\0\0\0\0\0\0\0\xf0\x3f\0\0\0\0";
+
+/// A string as a server sends it.
+fn bulk(bytes: &[u8]) -> Vec<u8> {
+    let length = format!("${}\r\n", bytes.len());
+    [length.as_bytes(), bytes, b"\r\n"].concat()
+}
 
 async fn serve(
     stream: TcpStream,
@@ -56,11 +70,14 @@ async fn serve(
     let mut stream = BufReader::new(stream);
     let mut silent = false;
     while let Some(command) = read(&mut stream).await {
-        let reply: &[u8] = match command.to_ascii_uppercase().as_str() {
-            "EVALSHA" => {
+        let name = command[0].to_ascii_uppercase();
+        let last = command.last().map_or(&[][..], Vec::as_slice);
+        let reply: Vec<u8> = match name.as_slice() {
+            b"EVALSHA" => {
                 by_hash.fetch_add(1, Ordering::SeqCst);
                 match &answer {
-                    Answer::Bytes(bytes) => bytes.as_bytes(),
+                    Answer::Bytes(bytes) => bytes.clone().into_bytes(),
+                    Answer::OtherId => bulk(&[ADMITTED, b"else"].concat()),
                     Answer::Close => return,
                     Answer::Silence => {
                         silent = true;
@@ -68,34 +85,38 @@ async fn serve(
                     }
                 }
             }
-            "EVAL" => {
+            b"EVAL" => {
                 by_text.fetch_add(1, Ordering::SeqCst);
-                ADMITTED
+                bulk(&[ADMITTED, last].concat())
             }
-            "EVAL_RO" => b":1\r\n",
-            "PING" => b"+PONG\r\n",
-            _ => b"+OK\r\n",
+            b"EVAL_RO" => b":1\r\n".to_vec(),
+            b"PING" if command.len() == 1 => b"+PONG\r\n".to_vec(),
+            b"PING" => match &answer {
+                Answer::OtherId => bulk(b"else"),
+                _ => bulk(last),
+            },
+            _ => b"+OK\r\n".to_vec(),
         };
         if silent {
             continue;
         }
-        if stream.get_mut().write_all(reply).await.is_err() {
+        if stream.get_mut().write_all(&reply).await.is_err() {
             return;
         }
     }
 }
 
-/// Reads one command; its first word.
-async fn read(stream: &mut BufReader<TcpStream>) -> Option<String> {
+/// Reads one command; its words, at least one.
+async fn read(stream: &mut BufReader<TcpStream>) -> Option<Vec<Vec<u8>>> {
     let parts = length(stream).await?;
-    let mut first = None;
+    let mut words = Vec::with_capacity(parts);
     for _ in 0..parts {
         let mut part = vec![0; length(stream).await? + 2];
         stream.read_exact(&mut part).await.ok()?;
         part.truncate(part.len() - 2);
-        first = first.or(Some(String::from_utf8_lossy(&part).into_owned()));
+        words.push(part);
     }
-    first
+    (!words.is_empty()).then_some(words)
 }
 
 async fn length(stream: &mut BufReader<TcpStream>) -> Option<usize> {

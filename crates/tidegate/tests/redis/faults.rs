@@ -145,15 +145,18 @@ fn garbage_ends_the_connection() {
     });
 }
 
+/// A reply that the script cannot have sent belongs to another call, and so do all that follow it.
 #[test]
-fn an_answer_of_another_shape_is_reported() {
-    on_runtime(async {
-        let (_fake, store) = fake(Answer::Bytes(":1\r\n".to_owned())).await;
-        let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
-        let one = set([charge(1, &rule, 0, &limit)]);
-        let error = store.charge(&one).await.expect_err("nonsense");
-        assert!(matches!(error, StoreError::Refused { .. }));
-    });
+fn a_reply_without_the_call_id_ends_the_connection() {
+    for reply in [":1\r\n", "+OK\r\n", "$-1\r\n", "$3\r\nxyz\r\n", "*0\r\n"] {
+        on_runtime(async {
+            let (_fake, store) = fake(Answer::Bytes(reply.to_owned())).await;
+            let (fault, error) = fault(&store).await;
+            assert_eq!(fault.action(), Action::Reconnect, "{reply:?}: {fault}");
+            assert_eq!(fault.cause().kind, FailureKind::Protocol, "{reply:?}");
+            assert!(matches!(error, StoreError::Unavailable { .. }), "{reply:?}");
+        });
+    }
 }
 
 #[test]

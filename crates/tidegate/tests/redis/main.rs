@@ -14,6 +14,7 @@ mod keys;
 mod leases;
 mod lenient;
 mod life;
+mod out_of_step;
 mod reconnect;
 mod reign;
 mod reserved;

@@ -12,6 +12,7 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::books::Intent;
+use super::call_id::CallIds;
 use super::fault::Fault;
 use super::layout::{Share, Site};
 use super::link::RedisConfig;
@@ -235,7 +236,10 @@ impl Console {
         for argument in plan.arguments(&[]) {
             call.arg(argument);
         }
+        let id = CallIds::new().next();
+        call.arg(id.bytes());
         let answer = self.value(&call).await;
+        let answer = answer.and_then(|reply| id.strip(reply).ok_or_else(Fault::out_of_step));
         let value = answer.map_err(|fault| fault.into_store_error(script.name, Nanos::ZERO))?;
         let reply = Reply::read(value).map_err(|error| refused(script, error))?;
         if reply.is_only_time() {

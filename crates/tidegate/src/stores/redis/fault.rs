@@ -46,6 +46,7 @@ pub enum Denied {
 }
 
 const TIMEOUT: &str = "no answer in time";
+const OUT_OF_STEP: &str = "out of step";
 const NO_PRIMARY: &str = "no primary";
 /// Errors of our own scripts name their place in the text. They end with an error at what they cannot read.
 const IN_SCRIPT: &str = "user_script";
@@ -144,6 +145,16 @@ impl Fault {
                 "it is connected to by itself",
             ),
         }
+    }
+
+    /// A reply belonged to another call, or to none. No reply of this connection is used any more.
+    pub(super) fn out_of_step() -> Fault {
+        Fault::made(
+            Action::Reconnect,
+            OUT_OF_STEP,
+            "a reply belonged to another call",
+            "the connection is replaced by itself; see what is between this node and the server",
+        )
     }
 
     /// Nobody in a cluster serves the slot of the keys.

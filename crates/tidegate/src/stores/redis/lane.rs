@@ -21,10 +21,12 @@ use tidegate_core::subject::FingerprintKey;
 use tokio::sync::Notify;
 
 use super::access::Place;
+use super::call_id::{CallId, CallIds};
 use super::fault::{Action, Fault};
 use super::gate::Gate;
 use super::liveness::{Liveness, LivenessEffect};
 use super::plain::or_no_tls;
+use super::redirect::Entry;
 use super::reign::Reign;
 use super::route::Route;
 use super::scripts::Loaded;
@@ -40,12 +42,19 @@ pub(super) struct Lane {
     last: ArcSwapOption<Fault>,
     broken: Notify,
     gate: Arc<Gate>,
+    ids: CallIds,
     /// When the server has finished a command that blocks the connection on purpose.
     blocked_until: Mutex<Option<Instant>>,
 }
 
 /// A future that is polled beside others.
 type PolledFuture<'a, T> = Option<Pin<Box<dyn Future<Output = T> + Send + 'a>>>;
+
+/// A script call as it is sent: the id is its last argument.
+pub(super) struct SentCall {
+    pub(super) command: Cmd,
+    pub(super) id: CallId,
+}
 
 /// A connection that stands.
 pub(super) struct Live {
@@ -68,6 +77,7 @@ impl Lane {
         config: AsyncConnectionConfig,
         scripts: Arc<[Loaded]>,
         gate: Arc<Gate>,
+        ids: CallIds,
     ) -> Self {
         Lane {
             route,
@@ -78,6 +88,7 @@ impl Lane {
             last: ArcSwapOption::empty(),
             broken: Notify::new(),
             gate,
+            ids,
             blocked_until: Mutex::new(None),
         }
     }
@@ -98,11 +109,99 @@ impl Lane {
         self.last.load_full()
     }
 
-    pub(super) async fn send(&self, live: &Arc<Live>, command: &Cmd) -> Result<Value, Fault> {
+    /// Sends a plain command. Its reply has no id, so a ping that returns one is sent behind it: the ping's
+    /// reply is in its place only if the command's reply is too.
+    pub(super) async fn send(
+        &self,
+        live: &Arc<Live>,
+        command: &Cmd,
+        entry: Entry,
+    ) -> Result<Value, Fault> {
+        let id = self.ids.next();
+        let mut pipeline = entered(command, entry);
+        pipeline.add_command(id.ping());
+        let mut replies = self.send_all(live, &pipeline).await?;
+        let echo = replies.pop().unwrap_or(Err(Fault::not_connected(None)));
+        let none = Err(Fault::not_connected(None));
+        let reply = replies.into_iter().reduce(Result::and).unwrap_or(none);
+        self.before_ping(live, id, echo, reply)
+    }
+
+    /// The reply to a plain command, of which the ping with this id was sent directly behind it.
+    pub(super) fn before_ping(
+        &self,
+        live: &Arc<Live>,
+        id: CallId,
+        echo: Result<Value, Fault>,
+        reply: Result<Value, Fault>,
+    ) -> Result<Value, Fault> {
+        match echo {
+            Ok(echo) if id.is_echoed_by(&echo) => reply,
+            Ok(_) => Err(self.out_of_step(live)),
+            // A server that refuses the ping refuses the command too. If it did not, nothing shows whose
+            // reply that was.
+            Err(fault) => reply.and(Err(fault)),
+        }
+    }
+
+    /// The id of the next call on this connection.
+    pub(super) fn next_id(&self) -> CallId {
+        self.ids.next()
+    }
+
+    /// Sends a script call; its reply without the call id.
+    pub(super) async fn send_call(
+        &self,
+        live: &Arc<Live>,
+        call: &SentCall,
+        entry: Entry,
+    ) -> Result<Value, Fault> {
+        let reply = match entry {
+            Entry::Plain => {
+                let mut connection = live.connection.clone();
+                let reply = call.command.query_async(&mut connection).await;
+                let reply = reply.map_err(|error| self.fault(live, &error))?;
+                self.counted(live, reply)?
+            }
+            Entry::Asking => {
+                let replies = self.send_all(live, &entered(&call.command, entry)).await?;
+                let none = Err(Fault::not_connected(None));
+                replies.into_iter().reduce(Result::and).unwrap_or(none)?
+            }
+        };
+        self.own_reply(live, call.id, reply)
+    }
+
+    /// Sends several commands in one go; one reply for each.
+    pub(super) async fn send_all(
+        &self,
+        live: &Arc<Live>,
+        pipeline: &Pipeline,
+    ) -> Result<Vec<Result<Value, Fault>>, Fault> {
         let mut connection = live.connection.clone();
-        let answer = command.query_async(&mut connection).await;
-        let answer = answer.map_err(|error| self.fault(live, &error))?;
-        self.counted(live, answer)
+        let replies: RedisResult<Vec<RedisResult<Value>>> =
+            pipeline.query_async(&mut connection).await;
+        let replies = replies.map_err(|error| self.fault(live, &error))?;
+        let replies = self.counted(live, replies)?.into_iter();
+        let read = |reply: RedisResult<Value>| reply.map_err(|error| self.fault(live, &error));
+        Ok(replies.map(read).collect())
+    }
+
+    /// The reply of the script call with this id, without the id. Any other reply ends the connection.
+    pub(super) fn own_reply(
+        &self,
+        live: &Arc<Live>,
+        id: CallId,
+        reply: Value,
+    ) -> Result<Value, Fault> {
+        id.strip(reply).ok_or_else(|| self.out_of_step(live))
+    }
+
+    /// Gives up a connection on which a reply belonged to another call.
+    pub(super) fn out_of_step(&self, live: &Arc<Live>) -> Fault {
+        let fault = Fault::out_of_step();
+        self.give_up(live, fault.clone());
+        fault
     }
 
     /// An answer, if its server still reigns.
@@ -111,24 +210,6 @@ impl Lane {
             true => Ok(answer),
             false => Err(Fault::no_primary()),
         }
-    }
-
-    /// Sends a command, and before it, with nothing in between, that a slot is asked for which is only
-    /// being taken over.
-    pub(super) async fn send_asking(
-        &self,
-        live: &Arc<Live>,
-        command: &Cmd,
-    ) -> Result<Value, Fault> {
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("ASKING").add_command(command.clone());
-        pipeline.ignore_errors();
-        let mut connection = live.connection.clone();
-        let both: RedisResult<[RedisResult<Value>; 2]> =
-            pipeline.query_async(&mut connection).await;
-        let answer = both.and_then(|[asking, answer]| asking.and(answer));
-        let answer = answer.map_err(|error| self.fault(live, &error))?;
-        self.counted(live, answer)
     }
 
     /// Reads an error; a connection that is of no more use is given up.
@@ -264,8 +345,28 @@ impl Lane {
     }
 
     async fn ping(&self, live: &Arc<Live>) -> Result<Value, Fault> {
-        self.send(live, &redis::cmd("PING")).await
+        let id = self.ids.next();
+        let mut connection = live.connection.clone();
+        let echo = id.ping().query_async(&mut connection).await;
+        let echo: Value = echo.map_err(|error| self.fault(live, &error))?;
+        if id.is_echoed_by(&echo) {
+            Ok(echo)
+        } else {
+            Err(self.out_of_step(live))
+        }
     }
+}
+
+/// A command as it is sent: `ASKING` goes directly before it where a slot of a cluster is only being taken
+/// over.
+fn entered(command: &Cmd, entry: Entry) -> Pipeline {
+    let mut pipeline = Pipeline::with_capacity(3);
+    pipeline.ignore_errors();
+    if entry == Entry::Asking {
+        pipeline.cmd("ASKING");
+    }
+    pipeline.add_command(command.clone());
+    pipeline
 }
 
 /// Sends one command of the handshake. It has a timeout of its own: a new connection can be lost as

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, Value};
 use tokio::task::JoinHandle;
 
+use super::call_id::CallIds;
 use super::durable::SafeLanes;
 use super::fault::{Action, Fault};
 use super::gate::Gate;
-use super::lane::{Lane, Live, keep};
+use super::lane::{Lane, Live, SentCall, keep};
 use super::redirect::Entry;
 use super::reign::Reign;
 use super::route::Route;
@@ -91,6 +92,7 @@ pub(super) struct Link {
     reign: Arc<Reign>,
     next: AtomicUsize,
     scripts: Arc<[Loaded]>,
+    ids: CallIds,
     /// For charges that must be safe elsewhere.
     pub(super) safe: SafeLanes,
     gate: Arc<Gate>,
@@ -107,11 +109,12 @@ impl Link {
     ) -> Result<Link, Fault> {
         route.check()?;
         let waits = config.waits();
-        let reign = Arc::<Reign>::default();
+        let (reign, ids) = (Arc::<Reign>::default(), CallIds::new());
         let lane = |_| {
             let (scripts, gate) = (Arc::clone(scripts), Arc::clone(gate));
             let (route, reign) = (route.clone(), Arc::clone(&reign));
-            Arc::new(Lane::new(route, reign, waits.clone(), scripts, gate))
+            let (waits, ids) = (waits.clone(), ids.clone());
+            Arc::new(Lane::new(route, reign, waits, scripts, gate, ids))
         };
         let lanes: Vec<Arc<Lane>> = (0..config.connections.clamp(1, 4)).map(lane).collect();
         let keeper = |lane: &Arc<Lane>| tokio::spawn(keep(Arc::clone(lane)));
@@ -120,6 +123,7 @@ impl Link {
             keepers: lanes.iter().map(keeper).chain(route.lookout()).collect(),
             lanes,
             reign,
+            ids: ids.clone(),
             next: AtomicUsize::new(0),
             scripts: Arc::clone(scripts),
             gate: Arc::clone(gate),
@@ -155,13 +159,13 @@ impl Link {
             Err(fault) => return (Err(fault), 0),
         };
         let answer = match errand {
-            Errand::Command(command) => pass(lane, &live, command, entry).await,
+            Errand::Command(command) => lane.send(&live, command, entry).await,
             Errand::Script(call) => {
-                let command = self.by_hash(call, live.read_only);
-                match pass(lane, &live, &command, entry).await {
+                let by_hash = self.by_hash(call, live.read_only);
+                match lane.send_call(&live, &by_hash, entry).await {
                     Err(fault) if fault.action() == Action::SendText => {
-                        let command = self.by_text(call, live.read_only);
-                        pass(lane, &live, &command, entry).await
+                        let by_text = self.by_text(call, live.read_only);
+                        lane.send_call(&live, &by_text, entry).await
                     }
                     answer => answer,
                 }
@@ -191,7 +195,7 @@ impl Link {
         if let Some(first) = missed.first() {
             // All are calls of one script: it is sent once, not with each of them.
             let text = self.by_text(&calls[*first], live.read_only);
-            answers[*first] = lane.send(&live, &text).await;
+            answers[*first] = lane.send_call(&live, &text, Entry::Plain).await;
             let rest: Vec<&Call<'_>> = missed[1..].iter().map(|i| &calls[*i]).collect();
             let again = self.pass_each(lane, &live, &rest).await;
             for (i, answer) in missed[1..].iter().zip(again) {
@@ -199,7 +203,7 @@ impl Link {
                     // It was lost again in between.
                     true => {
                         let text = self.by_text(&calls[*i], live.read_only);
-                        lane.send(&live, &text).await
+                        lane.send_call(&live, &text, Entry::Plain).await
                     }
                     false => answer,
                 };
@@ -218,18 +222,18 @@ impl Link {
             return Vec::new();
         }
         let mut pipeline = Pipeline::with_capacity(calls.len());
+        let mut ids = Vec::with_capacity(calls.len());
         for call in calls {
-            pipeline.add_command(self.by_hash(call, live.read_only));
+            let sent = self.by_hash(call, live.read_only);
+            pipeline.add_command(sent.command);
+            ids.push(sent.id);
         }
         pipeline.ignore_errors();
-        let mut connection = live.connection.clone();
-        let answers: RedisResult<Vec<RedisResult<Value>>> =
-            pipeline.query_async(&mut connection).await;
-        let answers = answers.map_err(|error| lane.fault(live, &error));
-        match answers.and_then(|answers| lane.counted(live, answers)) {
-            Ok(answers) => answers
+        match lane.send_all(live, &pipeline).await {
+            Ok(replies) => ids
                 .into_iter()
-                .map(|answer| answer.map_err(|error| lane.fault(live, &error)))
+                .zip(replies)
+                .map(|(id, reply)| lane.own_reply(live, id, reply?))
                 .collect(),
             Err(fault) => calls.iter().map(|_| Err(fault.clone())).collect(),
         }
@@ -264,49 +268,40 @@ impl Link {
         Err(Fault::not_connected(last.as_deref()))
     }
 
-    pub(super) fn by_hash(&self, call: &Call<'_>, read_only: bool) -> Cmd {
+    pub(super) fn by_hash(&self, call: &Call<'_>, read_only: bool) -> SentCall {
         let verb = match read_only && call.script == scripts::READ {
             true => "EVALSHA_RO",
             false => "EVALSHA",
         };
         let loaded = self.loaded(call.script);
-        with_arguments(verb, loaded.map_or("", |loaded| &loaded.hash), call)
+        self.sent(verb, loaded.map_or("", |loaded| &loaded.hash), call)
     }
 
-    pub(super) fn by_text(&self, call: &Call<'_>, read_only: bool) -> Cmd {
+    pub(super) fn by_text(&self, call: &Call<'_>, read_only: bool) -> SentCall {
         let verb = match read_only && call.script == scripts::READ {
             true => "EVAL_RO",
             false => "EVAL",
         };
         let loaded = self.loaded(call.script);
-        with_arguments(verb, loaded.map_or("", |loaded| &loaded.text), call)
+        self.sent(verb, loaded.map_or("", |loaded| &loaded.text), call)
+    }
+
+    fn sent(&self, verb: &str, script: &str, call: &Call<'_>) -> SentCall {
+        let id = self.ids.next();
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(call.keys.len());
+        let keys = call.keys.iter().map(Vec::as_slice);
+        for part in keys.chain(call.arguments.iter().copied()) {
+            command.arg(part);
+        }
+        command.arg(id.bytes());
+        SentCall { command, id }
     }
 
     fn loaded(&self, script: Script) -> Option<&Loaded> {
         let mut scripts = self.scripts.iter();
         scripts.find(|loaded| loaded.script.name == script.name)
     }
-}
-
-async fn pass(lane: &Lane, live: &Arc<Live>, command: &Cmd, entry: Entry) -> Result<Value, Fault> {
-    match entry {
-        Entry::Plain => lane.send(live, command).await,
-        Entry::Asking => lane.send_asking(live, command).await,
-    }
-}
-
-fn with_arguments(verb: &str, script: &str, call: &Call<'_>) -> Cmd {
-    let mut command = redis::cmd(verb);
-    command.arg(script).arg(call.keys.len());
-    for part in call
-        .keys
-        .iter()
-        .map(Vec::as_slice)
-        .chain(call.arguments.iter().copied())
-    {
-        command.arg(part);
-    }
-    command
 }
 
 impl Drop for Link {

@@ -21,6 +21,7 @@
 mod access;
 mod address;
 mod books;
+mod call_id;
 #[cfg(test)]
 mod claims;
 mod cluster;

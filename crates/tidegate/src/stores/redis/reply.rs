@@ -71,10 +71,13 @@ impl Reply {
     }
 }
 
-/// A number that a script answered with.
+/// The only number that a script replied with.
 pub(super) fn number(value: &Value) -> Result<u64, Nonsense> {
-    match value {
-        Value::Int(number) => u64::try_from(*number).map_err(|_| Nonsense::Shape),
+    let Value::Array(values) = value else {
+        return Err(Nonsense::Shape);
+    };
+    match values.as_slice() {
+        [Value::Int(number)] => u64::try_from(*number).map_err(|_| Nonsense::Shape),
         _ => Err(Nonsense::Shape),
     }
 }

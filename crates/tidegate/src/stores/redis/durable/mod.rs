@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use redis::{Cmd, Value};
+use redis::Value;
 use tidegate_core::store::{Charge, ChargeSet, Durability, StoreError, Unacknowledged};
 use tidegate_core::units::Nanos;
 use tokio::sync::{mpsc, oneshot};
@@ -24,7 +24,7 @@ use self::sender::{Job, Sender};
 use self::wait::Wait;
 use super::fault::{Action, Fault};
 use super::gate::Gate;
-use super::lane::{Lane, keep};
+use super::lane::{Lane, SentCall, keep};
 use super::link::{Call, Link};
 use super::redirect::Entry;
 use super::reply::Reply;
@@ -146,8 +146,8 @@ impl Link {
             Wait::Replica => &self.safe.replica,
             Wait::Aof => &self.safe.aof,
         };
-        let commands = calls.iter().map(|call| self.by_hash(call, false));
-        let (mut answers, mut safe) = lane.send(commands.collect(), need.patience, entry).await?;
+        let sent = calls.iter().map(|call| self.by_hash(call, false));
+        let (mut answers, mut safe) = lane.send(sent.collect(), need.patience, entry).await?;
         for (call, answer) in calls.iter().zip(&mut answers) {
             let unknown = |fault: &Fault| fault.action() == Action::SendText;
             if answer.as_ref().err().is_some_and(unknown) {
@@ -177,11 +177,11 @@ struct Running {
 }
 
 impl SafeLane {
-    async fn send(&self, commands: Vec<Cmd>, patience: Duration, entry: Entry) -> Answered {
+    async fn send(&self, calls: Vec<SentCall>, patience: Duration, entry: Entry) -> Answered {
         let running = self.running.get_or_init(|| self.start());
         let (answer, answered) = oneshot::channel();
         let job = Job {
-            commands,
+            calls,
             entry,
             queued: Instant::now(),
             patience,

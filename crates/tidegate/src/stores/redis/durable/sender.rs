@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use redis::{Cmd, Pipeline, RedisResult, Value};
+use redis::{Pipeline, Value};
 use tidegate_core::store::Unacknowledged;
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::fault::Fault;
 use super::super::gate::Gate;
-use super::super::lane::{Lane, Live};
+use super::super::lane::{Lane, Live, SentCall};
 use super::super::redirect::Entry;
 use super::wait::{Wait, acknowledged, asked_again, judged};
 use super::{Answered, Safe};
@@ -23,7 +23,7 @@ const MOST_AT_ONCE: usize = 1_024;
 
 /// Commands of one caller.
 pub(super) struct Job {
-    pub(super) commands: Vec<Cmd>,
+    pub(super) calls: Vec<SentCall>,
     /// How the server is asked for each of them.
     pub(super) entry: Entry,
     pub(super) queued: Instant,
@@ -77,12 +77,12 @@ impl Sender {
 
     /// All that is queued behind `first`, as far as it goes at once.
     fn batch(&mut self, first: Job) -> Vec<Job> {
-        let mut commands = first.commands.len();
+        let mut commands = first.calls.len();
         let mut batch = vec![first];
         while commands < MOST_AT_ONCE
             && let Ok(job) = self.queue.try_recv()
         {
-            commands += job.commands.len();
+            commands += job.calls.len();
             batch.push(job);
         }
         batch
@@ -105,35 +105,33 @@ impl Sender {
         let until = Instant::now() + wait;
         let mut pipeline = Pipeline::new();
         for job in &batch {
-            for command in &job.commands {
+            for call in &job.calls {
                 if job.entry == Entry::Asking {
                     pipeline.cmd("ASKING");
                 }
-                pipeline.add_command(command.clone());
+                pipeline.add_command(call.command.clone());
             }
         }
         self.lane.blocks_for(wait);
         pipeline.add_command(self.wait.command(wait));
+        let id = self.lane.next_id();
+        pipeline.add_command(id.ping());
         pipeline.ignore_errors();
-        let mut connection = live.connection.clone();
-        let sent: RedisResult<Vec<RedisResult<Value>>> =
-            pipeline.query_async(&mut connection).await;
-        let sent = sent.map_err(|error| self.lane.fault(live, &error));
-        let answers = match sent.and_then(|answers| self.lane.counted(live, answers)) {
+        let mut answers = match self.lane.send_all(live, &pipeline).await {
             Ok(answers) => answers,
             Err(fault) => {
                 batch.into_iter().for_each(|job| job.fail(&fault));
                 return Ok(());
             }
         };
-        let read = |answer: RedisResult<Value>| answer.map_err(|e| self.lane.fault(live, &e));
-        let mut answers: Vec<Result<Value, Fault>> = answers.into_iter().map(read).collect();
+        let echo = answers.pop().unwrap_or(Err(Fault::not_connected(None)));
         let count = answers.pop().unwrap_or(Err(Fault::not_connected(None)));
+        let count = self.lane.before_ping(live, id, echo, count);
         let count = self.wait.go_on(&self.lane, live, count, until).await;
         let safe = judged(&self.lane, live, self.wait, wait, count).await;
         let mut answers = answers.into_iter();
         for job in batch {
-            let own = job.own(answers.by_ref());
+            let own = job.own(&self.lane, live, answers.by_ref());
             let _nobody_waits_any_more = job.answer.send(Ok((own, safe.clone())));
         }
         safe
@@ -172,16 +170,19 @@ impl Job {
     /// What concerns it of the `answers` to all that was sent.
     fn own(
         &self,
+        lane: &Lane,
+        live: &Arc<Live>,
         answers: &mut dyn Iterator<Item = Result<Value, Fault>>,
     ) -> Vec<Result<Value, Fault>> {
-        let each = |_: &Cmd| {
+        let each = |call: &SentCall| {
             let mut next = || answers.next().unwrap_or(Err(Fault::not_connected(None)));
-            match self.entry {
+            let reply = match self.entry {
                 Entry::Plain => next(),
                 Entry::Asking => next().and(next()),
-            }
+            };
+            lane.own_reply(live, call.id, reply?)
         };
-        self.commands.iter().map(each).collect()
+        self.calls.iter().map(each).collect()
     }
 
     fn turn_away(self, why: &Unacknowledged) {
@@ -189,7 +190,7 @@ impl Job {
     }
 
     fn fail(self, fault: &Fault) {
-        let failed = self.commands.iter().map(|_| Err(fault.clone())).collect();
+        let failed = self.calls.iter().map(|_| Err(fault.clone())).collect();
         let _nobody_waits_any_more = self.answer.send(Ok((failed, Ok(()))));
     }
 }

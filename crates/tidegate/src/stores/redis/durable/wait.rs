@@ -8,6 +8,7 @@ use tidegate_core::store::Unacknowledged;
 
 use super::super::fault::Fault;
 use super::super::lane::{Lane, Live};
+use super::super::redirect::Entry;
 use super::Safe;
 
 /// How long one question lasts whether the writes have arrived since.
@@ -69,7 +70,7 @@ impl Wait {
                 break;
             }
             lane.blocks_for(left);
-            count = lane.send(live, &self.command(left)).await;
+            count = lane.send(live, &self.command(left), Entry::Plain).await;
         }
         count
     }
@@ -87,7 +88,7 @@ pub(super) async fn acknowledged(
 ) -> Safe {
     let until = Instant::now() + most;
     lane.blocks_for(most);
-    let count = lane.send(live, &wait.command(most)).await;
+    let count = lane.send(live, &wait.command(most), Entry::Plain).await;
     let count = wait.go_on(lane, live, count, until).await;
     judged(lane, live, wait, most, count).await
 }
@@ -151,7 +152,7 @@ fn cannot(fault: &Fault) -> String {
 async fn has_no_replica(lane: &Lane, live: &Arc<Live>) -> bool {
     let mut ask = redis::cmd("INFO");
     ask.arg("replication");
-    let told = lane.send(live, &ask).await.ok();
+    let told = lane.send(live, &ask, Entry::Plain).await.ok();
     let told = told.and_then(|told| redis::from_redis_value::<String>(told).ok());
     told.is_some_and(|told| told.contains("connected_slaves:0"))
 }

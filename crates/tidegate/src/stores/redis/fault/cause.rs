@@ -2,7 +2,7 @@
 
 use tidegate_core::store::{FailureCause, FailureKind};
 
-use super::{Action, Fault, IN_SCRIPT, NO_PRIMARY, TIMEOUT};
+use super::{Action, Fault, IN_SCRIPT, NO_PRIMARY, OUT_OF_STEP, TIMEOUT};
 
 impl Fault {
     /// Why the store does not serve: the kind of this fault and its text.
@@ -22,6 +22,7 @@ impl Fault {
         }
         match self.code.trim_start_matches("sentinel: ") {
             TIMEOUT => FailureKind::Timeout,
+            OUT_OF_STEP => FailureKind::Protocol,
             "NOAUTH" | "WRONGPASS" | "DENIED" | "authentication failed" => FailureKind::Auth,
             "MISCONF" => FailureKind::Misconf,
             "READONLY" | "MASTERDOWN" | NO_PRIMARY => FailureKind::Readonly,

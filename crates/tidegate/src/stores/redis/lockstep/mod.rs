@@ -23,14 +23,16 @@ use tidegate_parts::{Program, Server};
 
 const SUBJECTS: u64 = 1_000;
 const ROUNDS: u64 = 200;
+/// The id of every call.
+const CALL_ID: &[u8] = b"call";
 
-/// The script with the time in its last two arguments.
+/// The script with the time in the two arguments before the call id.
 fn timed(script: Script) -> String {
     let clock = "redis.call('TIME')";
     assert_eq!(script.text.matches(clock).count(), 1, "{}", script.name);
     script
         .text
-        .replace(clock, "{ ARGV[#ARGV - 1], ARGV[#ARGV] }")
+        .replace(clock, "{ ARGV[#ARGV - 2], ARGV[#ARGV - 1] }")
 }
 
 /// The scripts as a server knows them.
@@ -56,6 +58,9 @@ fn compare(expect: &Expect, reply: &Reply) -> Result<(), String> {
     if let Reply::Error(error) = reply {
         return Err(error.clone());
     }
+    let Some(reply) = &reply.without(CALL_ID) else {
+        return Err(format!("{reply:?} does not end with the call id"));
+    };
     let same = |what: &str, found: i64, want: i64| match found == want {
         true => Ok(()),
         false => Err(format!("{what} is {found}, not {want}")),

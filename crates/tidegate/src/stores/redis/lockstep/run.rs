@@ -9,10 +9,10 @@ use tidegate_core::store::{Charge, ChargeSet, Role, Terms};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::Hashes;
 use super::cases::{self, Random, START};
 use super::model::{self, Stored};
 use super::wire::Wire;
+use super::{CALL_ID, Hashes};
 use crate::stores::redis::books::Intent;
 use crate::stores::redis::plan::{Plan, Spending};
 use crate::stores::redis::port::SLOTS;
@@ -301,6 +301,8 @@ impl Run {
         let head: [&[u8]; 3] = [b"EVALSHA", hash, count.as_bytes()];
         let parts = keys.iter().chain(arguments).map(Vec::as_slice);
         let time = time.iter().map(String::as_bytes);
-        self.wire.push(head.into_iter().chain(parts).chain(time));
+        let id = std::iter::once(CALL_ID);
+        self.wire
+            .push(head.into_iter().chain(parts).chain(time).chain(id));
     }
 }

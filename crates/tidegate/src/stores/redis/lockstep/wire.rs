@@ -10,6 +10,7 @@ pub(super) enum Reply {
     Number(i64),
     Bytes(Vec<u8>),
     Error(String),
+    List(Vec<Reply>),
 }
 
 impl Reply {
@@ -21,6 +22,18 @@ impl Reply {
                 text.parse().expect("a number")
             }
             other => panic!("a number is not {other:?}"),
+        }
+    }
+
+    /// The reply without the call id at its end; of a list of a number and the id, the number.
+    pub(super) fn without(&self, id: &[u8]) -> Option<Reply> {
+        match self {
+            Reply::Bytes(bytes) => Some(Reply::Bytes(bytes.strip_suffix(id)?.to_vec())),
+            Reply::List(list) => match list.as_slice() {
+                [number, Reply::Bytes(last)] if last == id => Some(number.clone()),
+                _ => None,
+            },
+            _ => None,
         }
     }
 
@@ -84,6 +97,7 @@ impl Wire {
             ":" => Reply::Number(length()),
             "+" => Reply::Bytes(rest.into()),
             "-" => Reply::Error(rest.into()),
+            "*" => Reply::List((0..length()).map(|_| self.reply()).collect()),
             "$" if length() < 0 => Reply::Nil,
             "$" => {
                 let mut bytes = vec![0; usize::try_from(length()).expect("a length") + 2];

@@ -5,8 +5,8 @@
 --        random bits
 -- ARGV   1: the node; 2: the life it has seeded, or nothing; 3: the epoch, if there is none yet, without the time if it is
 --        new; 4: how long a beat lasts, in milliseconds; 5: how long the register does without one, or
---        nothing if it stays
--- reply  seconds, microseconds, the epoch, then node and seeded life of every node that lives
+--        nothing if it stays; 6: the call id
+-- reply  seconds, microseconds, the epoch, then node and seeded life of every node that lives, then the call id
 -- writes the register: this beat, and no beats that have ended
 
 local time = redis.call('TIME')
@@ -35,4 +35,5 @@ for i = 1, #all, 2 do
     end
   end
 end
+reply[#reply + 1] = ARGV[#ARGV]
 return reply

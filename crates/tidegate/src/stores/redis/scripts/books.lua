@@ -107,14 +107,14 @@ end
 -- it is asked for seven names before its values are read.
 local function answer(now, verdict, found)
   if not verdict then
-    return struct.pack('<I7', now)
+    return struct.pack('<I7', now) .. ARGV[#ARGV]
   end
   local reply = struct.pack('<I7d', now, verdict)
   for i = 1, #found do
     local record = found[i] or ''
     reply = reply .. struct.pack('<I4', #record) .. record
   end
-  return reply
+  return reply .. ARGV[#ARGV]
 end
 
 local function record_bytes(counters)

@@ -5,9 +5,10 @@
 --        each counter once, record by record and rates in order; 2 if all are to be charged whether
 --        they fit or not; else 0.
 --        2 and on: for each key a version byte and the headers of its charges, in order
+--        the last: the call id, as for every script: the reply ends with it
 -- reply  one string: the time decided by in microseconds 7, 1 if admitted else 0 as a double, then each
---        record as found, its length before it in 4 bytes; only the time, and nothing done, if the
---        edges of a calendar in the plan are not those around now
+--        record as found, its length before it in 4 bytes, then the call id; only the time and the
+--        id, and nothing done, if the edges of a calendar in the plan are not those around now
 -- writes one SET per record of an admitted request, nothing for a refused one but a state that the
 --        clock was set back behind. Every record expires with the second in which its last counter
 --        is as good as fresh; a write that does not change that second keeps the expiry there is,
@@ -42,7 +43,7 @@ if plain and #plan == 68 and string.byte(plan, 4) == 1 then
   end
   if last and last <= tick then
     if level > room then
-      return struct.pack('<I7dI4', now, 0, #record) .. record
+      return struct.pack('<I7dI4', now, 0, #record) .. record .. ARGV[#ARGV]
     end
     level = level + need
     local expires = math.ceil((tick + math.ceil(level / per_tick)) / second)
@@ -55,7 +56,7 @@ if plain and #plan == 68 and string.byte(plan, 4) == 1 then
         redis.call('EXPIREAT', KEYS[1], math.min(expires, 9007199254740), 'GT')
       end
     end
-    return struct.pack('<I7dI4', now, 1, #record) .. record
+    return struct.pack('<I7dI4', now, 1, #record) .. record .. ARGV[#ARGV]
   end
 elseif plain then
   -- Buckets, fixed and sliding windows. What is to be written waits until all have been judged: that
@@ -164,6 +165,6 @@ elseif plain then
         end
       end
     end
-    return pack('<I7d', now, admitted) .. reply
+    return pack('<I7d', now, admitted) .. reply .. ARGV[#ARGV]
   end
 end

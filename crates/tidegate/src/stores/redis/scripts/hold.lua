@@ -3,8 +3,8 @@
 -- KEYS   1: the slots of one rule and subject: a sorted set of holders, 16 bytes each, by when their
 --        slots end, in microseconds
 -- ARGV   1: the holder; 2: `take`, `renew` or `release`; 3: the most that may be open; 4: how long the
---        slot lasts, in microseconds
--- reply  1 if the holder has a slot now else 0, how many are open
+--        slot lasts, in microseconds; 5: the call id
+-- reply  1 if the holder has a slot now else 0, how many are open, the call id
 -- writes the set without what has ended, expiring with the last slot; nothing if refused
 
 local time = redis.call('TIME')
@@ -24,10 +24,10 @@ if verb == 'release' then
     redis.call('ZREM', KEYS[1], holder)
     open = open - 1
   end
-  return { 0, open }
+  return { 0, open, ARGV[#ARGV] }
 end
 if not held and (verb == 'renew' or open >= most) then
-  return { 0, open }
+  return { 0, open, ARGV[#ARGV] }
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
 local till = now + tonumber(ARGV[4])
@@ -41,4 +41,4 @@ redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(tonumber(last) / 1000)))
 if not held then
   open = open + 1
 end
-return { 1, open }
+return { 1, open, ARGV[#ARGV] }

@@ -1,6 +1,7 @@
 -- Reads records without touching them: for a peek or an inspection.
 --
 -- KEYS   one record per rule and subject
+-- ARGV   1: the call id
 -- reply  as that of charge.lua; the verdict means nothing
 -- writes nothing
 
@@ -10,4 +11,4 @@ for _, key in ipairs(KEYS) do
   local record = redis.call('GET', key) or ''
   reply = reply .. struct.pack('<I4', #record) .. record
 end
-return reply
+return reply .. ARGV[#ARGV]

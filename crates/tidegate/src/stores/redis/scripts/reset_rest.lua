@@ -29,4 +29,4 @@ for i = 1, count do
     redis.call('SET', key, record_bytes(record), 'KEEPTTL')
   end
 end
-return forgotten
+return { forgotten, ARGV[#ARGV] }
