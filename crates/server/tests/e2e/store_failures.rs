@@ -221,6 +221,74 @@ fn a_record_that_cannot_be_used_leaves_all_others_exact() {
     }
 }
 
+/// The pending units of a damaged record were charged twice after it was deleted. The first node that charged
+/// its own found the record gone. It took its charge for lost although the store had made it, restored what it
+/// remembered, and charged all of it once more.
+#[test]
+fn what_was_admitted_beside_a_damaged_record_is_charged_once() {
+    const LIMIT: u64 = 200;
+    /// So long that nothing drains meanwhile.
+    const YEAR: &str = "31536000s";
+    let algorithms = [
+        "fixed-window",
+        "sliding-window",
+        "sliding-window-strict",
+        "sliding-log",
+        "token-bucket",
+        "leaky-bucket",
+    ];
+    let rule = |name: &&str| {
+        format!(
+            "  - {{ name: {name}, match: {{ path: /{name} }}, by: ip, rate: {LIMIT}/{YEAR}, algorithm: {name} }}\n"
+        )
+    };
+    let rules: String = algorithms.iter().map(rule).collect();
+    let rules = format!("version: 1\nrules:\n{rules}");
+    let redis = Redis::start(Program::Redis7, &[]);
+    let url = redis.url();
+    let flags = ["--store", &url, "--store-budget", "30000", "--nodes", "2"];
+    let nodes = [(); 2].map(|()| Server::with(&rules, &flags));
+    for node in &nodes {
+        wait_for("an exact node", || {
+            (node.metric("tidegate_store_exact") == 1).then_some(())
+        });
+    }
+    let checks = |node: &Server, algorithm: &str, times: usize| {
+        let allowed = |_: &usize| {
+            let reply = node.post("/v1/check", &ask("192.0.2.1", &format!("/{algorithm}")));
+            reply.json()["allowed"] == true
+        };
+        (0..times).filter(allowed).count() as u64
+    };
+    let mut admitted = Vec::new();
+    for algorithm in algorithms {
+        let before: u64 = nodes.iter().map(|node| checks(node, algorithm, 3)).sum();
+        assert_eq!(before, 6);
+        let key = redis.ask(&["KEYS", &format!("tg:{{*:{algorithm}")]);
+        redis.ask(&["SET", &key, "damaged"]);
+        let without: u64 = nodes.iter().map(|node| checks(node, algorithm, 100)).sum();
+        assert!(
+            without > before,
+            "{algorithm}: so few are hidden by the rest"
+        );
+        admitted.push((algorithm, key, before + without));
+    }
+    for (_, key, _) in &admitted {
+        redis.ask(&["DEL", key]);
+    }
+    for (algorithm, _, admitted) in admitted {
+        let peeks = nodes.each_ref().map(|node| {
+            wait_for("an exact counter with all units", || {
+                let reply = node.post("/v1/peek", &ask("192.0.2.1", &format!("/{algorithm}")));
+                let reply = reply.json();
+                let used = LIMIT - reply["remaining"].as_u64().unwrap();
+                (reply["source"] == "exact" && used >= admitted).then_some(used)
+            })
+        });
+        assert_eq!(peeks, [admitted; 2], "{algorithm}");
+    }
+}
+
 /// The short page is for probes, which have no token. The verbose one is for operators.
 #[test]
 fn the_verbose_page_takes_the_token_of_the_listener() {

@@ -114,6 +114,25 @@ impl Mirror {
         })
     }
 
+    /// Units of a charge that are lost when this counter is restored. The store made the charge in a record
+    /// that was empty, and holds `seen` since. The larger of that and of what is known here remains.
+    pub(super) fn swallows(&self, charge: &Charge<'_>, seen: &Seen, at: Nanos) -> u64 {
+        let counter = charge.counter();
+        let part = self.counters.part(counter);
+        let Some(known) = part.get(&counter) else {
+            return 0;
+        };
+        let limit = &known.charge.limit;
+        let used = |mut state: State| {
+            let moment = limit.advance(&mut state, at);
+            limit.used(&state, moment)
+        };
+        let mut merged = seen.state.clone();
+        limit.merge(&mut merged, &known.state, at);
+        let added = used(merged).saturating_sub(used(known.state.clone()));
+        charge.cost.get().saturating_sub(added)
+    }
+
     /// When the store will hold nothing of this counter, as far as it was seen.
     pub(super) fn empties_at(&self, charge: &Charge<'_>) -> Option<Nanos> {
         let counter = charge.counter();

@@ -324,6 +324,18 @@ impl Owed {
         }
     }
 
+    /// The store has charged it, and `units` of that are lost again when it is restored: those are charged
+    /// once more.
+    pub(super) fn swallowed(&self, counter: u128, units: u64, at: Nanos) {
+        if units == 0 {
+            return self.done(counter, at);
+        }
+        if let Some(debt) = self.debts.part(counter).get_mut(&counter) {
+            debt.pushing = debt.pushing.min(units);
+        }
+        self.failed(counter, at);
+    }
+
     /// It is not known whether the store has charged it: it is charged again, rather twice than not
     /// at all.
     pub(super) fn failed(&self, counter: u128, at: Nanos) {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::algorithms::Division;
-use tidegate_core::store::{ChargeSet, Life, NodeId, Outcome, Probe, Slot, Store};
+use tidegate_core::store::{Charge, ChargeSet, Life, NodeId, Outcome, Probe, Seen, Slot, Store};
 use tidegate_core::units::Nanos;
 
 pub(super) use self::late::Outstanding;
@@ -154,17 +154,51 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             self.lost();
             return false;
         }
-        let now = self.runtime.now();
         let mut seen = set.charges.iter().zip(&outcome.seen);
-        let gone = seen.any(|(charge, seen)| {
-            !seen.was_there && self.memory.mirror.holds_live(charge, outcome.at, now)
-        });
-        if gone {
+        if seen.any(|(charge, seen)| self.is_gone(charge, seen, outcome.at)) {
             self.lost();
             return false;
         }
         self.note(set, outcome, sent);
         true
+    }
+
+    /// Whether the store has lost the record of a counter that this node remembers.
+    fn is_gone(&self, charge: &Charge<'_>, seen: &Seen, at: Nanos) -> bool {
+        let now = self.runtime.now();
+        !seen.was_there && self.memory.mirror.holds_live(charge, at, now)
+    }
+
+    /// The store has charged pending units. Of each charge, the units that it will not count all the same:
+    /// its record was lost, and restoring the record swallows some. None if the store has begun another
+    /// epoch, in which all of them may be missing.
+    pub(super) fn swallowed(
+        self: &Arc<Self>,
+        set: &ChargeSet<'_>,
+        outcome: &Outcome,
+        sent: Nanos,
+    ) -> Option<Vec<u64>> {
+        if self.guard.life().is_some_and(|life| self.is_news(life)) {
+            self.lost();
+            return None;
+        }
+        let mut swallowed = vec![0; set.charges.len()];
+        let mut any_gone = false;
+        for (i, charge) in set.charges.iter().enumerate() {
+            let Some(seen) = outcome.seen.get(i) else {
+                continue;
+            };
+            if self.is_gone(charge, seen, outcome.at) {
+                any_gone = true;
+                swallowed[i] = self.memory.mirror.swallows(charge, seen, outcome.at);
+            } else {
+                self.note_one(charge, i, outcome, sent);
+            }
+        }
+        if any_gone {
+            self.lost();
+        }
+        Some(swallowed)
     }
 
     fn is_news(&self, life: Life) -> bool {
@@ -173,6 +207,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     }
 
     fn note(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
+        for (i, charge) in set.charges.iter().enumerate() {
+            self.note_one(charge, i, outcome, sent);
+        }
+    }
+
+    /// Takes note of the counter of one charge, the `i`th of those that were decided.
+    fn note_one(self: &Arc<Self>, charge: &Charge<'_>, i: usize, outcome: &Outcome, sent: Nanos) {
+        let (Some(reading), Some(seen)) = (outcome.readings.get(i), outcome.seen.get(i)) else {
+            return;
+        };
         let now = self.runtime.now();
         self.clock.note(sent, now, outcome.at);
         let by = Hearing {
@@ -180,16 +224,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             confirmed: Nanos::new(self.confirmed.load(Ordering::Acquire)),
             sent,
         };
-        let readings = outcome.readings.iter().zip(&outcome.seen);
-        for (charge, (reading, seen)) in set.charges.iter().zip(readings) {
-            let spent = match outcome.admitted && reading.verdict.allows() {
-                true => charge.cost.get(),
-                false => 0,
-            };
-            let mirror = &self.memory.mirror;
-            if mirror.note(charge, spent, seen, outcome.at, by) {
-                self.ask_soon();
-            }
+        let spent = if outcome.admitted && reading.verdict.allows() {
+            charge.cost.get()
+        } else {
+            0
+        };
+        let mirror = &self.memory.mirror;
+        if mirror.note(charge, spent, seen, outcome.at, by) {
+            self.ask_soon();
         }
     }
 

@@ -13,9 +13,10 @@ use crate::resilience::owed::{Due, DueCause};
 use crate::runtime::Runtime;
 
 /// What became of debts that were sent to the store.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 enum Pushed {
-    Charged,
+    /// Charged; of each, the units that are lost again.
+    Charged(Vec<u64>),
     /// The store cannot use a record.
     Refused,
     Failed,
@@ -145,7 +146,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             return true; // time has settled it
         }
         match self.push_once(due).await {
-            Pushed::Charged => true,
+            Pushed::Charged(_) => true,
             Pushed::Failed => false,
             Pushed::Refused => {
                 if due.len() > 1 {
@@ -163,22 +164,25 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         let sent = self.runtime.now();
         let answer = self.guard.charge_debt(&set).await;
         let pushed = match answer {
-            Ok(outcome) if self.believes(&set, &outcome, sent) => Pushed::Charged,
+            Ok(outcome) => self
+                .swallowed(&set, &outcome, sent)
+                .map_or(Pushed::Failed, Pushed::Charged),
             Err(error) if self.guard.is_refused(&error) => Pushed::Refused,
-            Ok(_) | Err(_) => Pushed::Failed,
+            Err(_) => Pushed::Failed,
         };
         let (owed, now) = (&self.memory.local.owed, self.store_time());
-        for one in due {
-            match pushed {
-                Pushed::Charged => owed.done(one.counter, now),
+        for (i, one) in due.iter().enumerate() {
+            match &pushed {
+                Pushed::Charged(swallowed) => owed.swallowed(one.counter, swallowed[i], now),
                 Pushed::Refused if due.len() == 1 => owed.refused(one.counter, now),
                 // They are sent again at once, each on its own.
                 Pushed::Refused => {}
                 Pushed::Failed => owed.failed(one.counter, now),
             }
         }
-        if pushed == Pushed::Charged {
-            let units = due.iter().map(|due| due.cost.get()).sum();
+        if let Pushed::Charged(swallowed) = &pushed {
+            let units: u64 = due.iter().map(|due| due.cost.get()).sum();
+            let units = units - swallowed.iter().sum::<u64>();
             let late = due.iter().all(|due| due.cause == DueCause::Late);
             (self.watcher)(if late {
                 Event::LatePushed { units }
