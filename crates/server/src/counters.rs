@@ -410,7 +410,9 @@ impl Shared {
     where
         F: Future<Output = Result<Secret, SecretError>>,
     {
+        let (mut attempts, mut reported) = (0_u32, None);
         loop {
+            attempts += 1;
             self.bare.ready().await;
             let refusal = match ask().await {
                 Ok(secret) => {
@@ -424,12 +426,15 @@ impl Shared {
                 self.bare.lock();
             }
             let why = refusal.to_string();
-            let is_new = self.refusal.lock().replace(why.clone()).as_ref() != Some(&why);
-            // The line of an outage has named the cause already.
-            let is_reported =
-                matches!(refusal, SecretError::Store(_)) && self.health.outage().is_some();
-            if is_new && !is_reported {
-                error!("{why}; {LOCAL}");
+            *self.refusal.lock() = Some(why.clone());
+            // One call that fails may be that of a connection that was just replaced.
+            let is_transient = matches!(refusal, SecretError::Store(_)) && attempts == 1;
+            if !is_transient && reported.as_ref() != Some(&why) {
+                // The line of an outage has named the cause already.
+                if !matches!(refusal, SecretError::Store(_)) || self.health.outage().is_none() {
+                    error!("{why}; {LOCAL}");
+                }
+                reported = Some(why);
             }
             tokio::time::sleep(ASK_AGAIN).await;
         }

@@ -145,6 +145,30 @@ fn no_plain_command_uses_the_reply_of_another() {
     });
 }
 
+/// The check of the secret waited for its timeout on a connection that was replaced long before, and then
+/// reported a failure of a store that served again.
+#[test]
+fn a_plain_command_fails_when_its_connection_is_replaced() {
+    let server = Server::redis7();
+    on_runtime(async {
+        let (proxy, mut config) = config(&server).await;
+        config.reply_timeout = Duration::from_secs(3_600);
+        let shared = Redis::open(&config).expect("an address");
+        shared
+            .share_secret(None)
+            .await
+            .expect_err("no connection yet");
+        shared.ready().await;
+        shared.share_secret(None).await.expect("a secret");
+        proxy.drop_silently();
+        shared
+            .share_secret(None)
+            .await
+            .expect_err("a dead connection");
+        eventually("a reply", async || shared.share_secret(None).await.is_ok()).await;
+    });
+}
+
 /// The first ping that gets the reply of another call ends the connection, also where nothing else is sent.
 #[test]
 fn a_ping_that_gets_another_reply_ends_the_connection() {

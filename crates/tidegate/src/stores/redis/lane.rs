@@ -67,6 +67,8 @@ pub(super) struct Live {
     place: Place,
     /// The password that it was opened with.
     secret: Option<String>,
+    /// Notifies those who wait for a reply that nobody but them needs.
+    ended: Notify,
 }
 
 impl Lane {
@@ -110,7 +112,8 @@ impl Lane {
     }
 
     /// Sends a plain command. Its reply has no id, so a ping that returns one is sent behind it: the ping's
-    /// reply is in its place only if the command's reply is too.
+    /// reply is in its place only if the command's reply is too. Not waited for longer than the connection
+    /// stands: unlike a charge, a plain command is simply sent again.
     pub(super) async fn send(
         &self,
         live: &Arc<Live>,
@@ -120,7 +123,12 @@ impl Lane {
         let id = self.ids.next();
         let mut pipeline = entered(command, entry);
         pipeline.add_command(id.ping());
-        let mut replies = self.send_all(live, &pipeline).await?;
+        let ended = live.ended.notified();
+        let mut replies = tokio::select! {
+            biased;
+            replies = self.send_all(live, &pipeline) => replies?,
+            () = ended => return Err(Fault::not_connected(self.last_fault().as_deref())),
+        };
         let echo = replies.pop().unwrap_or(Err(Fault::not_connected(None)));
         let none = Err(Fault::not_connected(None));
         let reply = replies.into_iter().reduce(Result::and).unwrap_or(none);
@@ -229,6 +237,7 @@ impl Lane {
         if held.as_ref().is_some_and(|held| Arc::ptr_eq(held, live)) {
             self.last.store(Some(Arc::new(fault)));
             self.live.store(None);
+            live.ended.notify_waiters();
             self.broken.notify_one();
         }
     }
@@ -259,6 +268,7 @@ impl Lane {
             run: run_of(&info),
             place,
             secret,
+            ended: Notify::new(),
         })
     }
 
@@ -286,7 +296,9 @@ impl Lane {
     async fn stand(&self, live: Live) -> Option<Live> {
         let live = Arc::new(live);
         self.reign.begin(live.run);
-        self.live.store(Some(Arc::clone(&live)));
+        if let Some(replaced) = self.live.swap(Some(Arc::clone(&live))) {
+            replaced.ended.notify_waiters();
+        }
         self.gate.connected.notify_waiters();
         self.watch(&live).await
     }
