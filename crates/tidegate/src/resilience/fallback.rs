@@ -23,7 +23,7 @@ use super::guard::{Away, ChargeReply, LATE, LateReply, doubtful};
 use super::late::{LateId, Payment, Payments};
 use super::local::slots_of;
 use super::memory::Memory;
-use super::node::{Node, Outstanding};
+use super::node::{Node, Outstanding, SentIn};
 use super::owned::{OwnedCharge, OwnedSet};
 use super::settings::Settings;
 use super::undo::{Manner, Readings, before, refund_of, unused};
@@ -164,7 +164,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         manner: Manner,
     ) -> Vec<Decided> {
         let node = &self.node;
-        let sent = node.runtime.now();
+        let sent = node.sent_now();
         match node.guard.charge_all(until, sets, manner).await {
             Ok(ChargeReply::InTime(answers)) => {
                 let mut answers = answers.into_iter();
@@ -190,7 +190,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         &self,
         set: &ChargeSet<'_>,
         answer: Option<Answer<Outcome>>,
-        sent: Nanos,
+        sent: SentIn,
         manner: Manner,
     ) -> Decided {
         let node = &self.node;
@@ -473,7 +473,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         if node.decides(&ChargeSet::of_one(charge.clone())) {
             return Err(doubtful());
         }
-        let sent = node.runtime.now();
+        let sent = node.sent_now();
         let granted = node.guard.grant(charge).await?;
         let (set, outcome) = as_charge(charge, &granted);
         match node.believes_still(&set, &outcome, sent) {
@@ -486,7 +486,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     async fn force(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
         let node = &self.node;
         if !node.decides(set) {
-            let sent = node.runtime.now();
+            let sent = node.sent_now();
             let answer = node.guard.force(set).await;
             let was_sent = was_sent(&answer);
             if let Ok(outcome) = answer

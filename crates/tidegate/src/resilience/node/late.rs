@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tidegate_core::store::{ChargeSet, Life, Outcome, Probe, Reserve, Source, Store};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::Node;
+use super::{Node, SentIn};
 use crate::resilience::guard::LateReply;
 use crate::resilience::late::{
     CREDIT_LASTS, ChargeFate, Claim, LateEffect, LateId, LateLedger, LateView, Payment, Payments,
@@ -127,9 +127,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         (sent, epoch): (Nanos, Option<Life>),
     ) {
         let lost = outcome.is_none();
+        let sent_in = SentIn { at: sent, epoch };
         // What another epoch charged is gone with it.
         let outcome =
-            outcome.filter(|o| self.guard.life() == epoch && self.believes_still(set, o, sent));
+            outcome.filter(|o| self.guard.life() == epoch && self.believes_still(set, o, sent_in));
         let charged = |i: usize| {
             let outcome = outcome.as_ref().filter(|outcome| outcome.admitted)?;
             let reading = outcome.readings.get(i)?;

@@ -67,6 +67,13 @@ pub(super) struct Node<S, R> {
     noticed_closing: AtomicU64,
 }
 
+/// When a request was sent, by the local clock, and the epoch of the store then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SentIn {
+    pub(super) at: Nanos,
+    pub(super) epoch: Option<Life>,
+}
+
 impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     /// A node that does not know its store yet, or has none. `wall` is the time of day.
     pub(super) fn new(
@@ -132,9 +139,30 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         self: &Arc<Self>,
         set: &ChargeSet<'_>,
         outcome: &Outcome,
-        sent: Nanos,
+        sent: SentIn,
     ) -> bool {
         self.exact.load(Ordering::Acquire) && self.believes(set, outcome, sent)
+    }
+
+    /// A request that is sent now.
+    pub(super) fn sent_now(&self) -> SentIn {
+        SentIn {
+            at: self.runtime.now(),
+            epoch: self.guard.life(),
+        }
+    }
+
+    /// Whether the store has begun another epoch since a request was sent, whose charge went with the
+    /// old one. The node may believe the new epoch by now.
+    fn has_turned(self: &Arc<Self>, sent: SentIn) -> bool {
+        let Some(life) = self.guard.life() else {
+            return false;
+        };
+        if self.is_news(life) {
+            self.lost();
+            return true;
+        }
+        sent.epoch.is_some_and(|epoch| epoch != life)
     }
 
     /// Reports a charge that was sent and not confirmed: the store may count it beside what is charged later.
@@ -148,10 +176,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         self: &Arc<Self>,
         set: &ChargeSet<'_>,
         outcome: &Outcome,
-        sent: Nanos,
+        sent: SentIn,
     ) -> bool {
-        if self.guard.life().is_some_and(|life| self.is_news(life)) {
-            self.lost();
+        if self.has_turned(sent) {
             return false;
         }
         let mut seen = set.charges.iter().zip(&outcome.seen);
@@ -159,7 +186,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             self.lost();
             return false;
         }
-        self.note(set, outcome, sent);
+        self.note(set, outcome, sent.at);
         true
     }
 
@@ -176,10 +203,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         self: &Arc<Self>,
         set: &ChargeSet<'_>,
         outcome: &Outcome,
-        sent: Nanos,
+        sent: SentIn,
     ) -> Option<Vec<u64>> {
-        if self.guard.life().is_some_and(|life| self.is_news(life)) {
-            self.lost();
+        if self.has_turned(sent) {
             return None;
         }
         let mut swallowed = vec![0; set.charges.len()];
@@ -192,7 +218,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
                 any_gone = true;
                 swallowed[i] = self.memory.mirror.swallows(charge, seen, outcome.at);
             } else {
-                self.note_one(charge, i, outcome, sent);
+                self.note_one(charge, i, outcome, sent.at);
             }
         }
         if any_gone {

@@ -161,7 +161,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
 
     async fn push_once(self: &Arc<Self>, due: &[Due]) -> Pushed {
         let set = ChargeSet::of(due.iter().map(|due| due.charge.owing(due.cost)));
-        let sent = self.runtime.now();
+        let sent = self.sent_now();
         let answer = self.guard.charge_debt(&set).await;
         let pushed = match answer {
             Ok(outcome) => self

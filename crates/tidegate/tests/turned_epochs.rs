@@ -1,0 +1,142 @@
+//! A reply from before a failover that is read after it: the unit that it admits must be charged.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{START, request, rules};
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::resilience::{Event, Settings, resilient};
+use tidegate::runtime::TokioRuntime;
+use tidegate::stores::memory::MemoryStore;
+use tidegate::{Limiter, Policy, Secret};
+use tidegate_core::pass_on;
+use tidegate_core::store::{
+    Beat, ChargeSet, Life, Outcome, PartId, Parts, Probe, Store, StoreError, Vitals,
+};
+use tidegate_core::subject::Fingerprint;
+use tidegate_core::units::Nanos;
+use tokio::sync::Notify;
+
+type Answer<T> = Result<T, StoreError>;
+
+/// A primary and the one that takes over from it, empty.
+#[derive(Clone)]
+struct Turning {
+    primaries: Arc<[MemoryStore<Arc<ManualClock>>; 2]>,
+    epoch: Arc<AtomicU64>,
+    /// The next charge is made by the first primary and replied to when the second one is believed.
+    turns: Arc<AtomicBool>,
+    believed: Arc<Notify>,
+}
+
+impl Turning {
+    fn present(&self) -> &MemoryStore<Arc<ManualClock>> {
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        &self.primaries[usize::from(epoch > 1)]
+    }
+}
+
+impl Store for Turning {
+    pass_on!(self => self.present(); peek, refund, grant, force, reserve, settle, seed, hold, renew, release, inspect, reset);
+
+    async fn charge(&self, set: &ChargeSet<'_>) -> Answer<Outcome> {
+        let reply = self.present().charge(set).await;
+        if self.turns.swap(false, Ordering::SeqCst) {
+            let believed = self.believed.notified();
+            self.epoch.store(2, Ordering::SeqCst);
+            believed.await;
+        }
+        reply
+    }
+
+    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<Answer<Outcome>> {
+        self.present().charge_each(sets).await
+    }
+}
+
+impl Probe for Turning {
+    async fn beat(&self, beat: Beat) -> Answer<Vitals> {
+        Ok(Vitals {
+            life: Life(self.epoch.load(Ordering::SeqCst)),
+            at: self.present().clock().now(),
+            beats: vec![beat],
+        })
+    }
+
+    fn life(&self) -> Option<Life> {
+        Some(Life(self.epoch.load(Ordering::SeqCst)))
+    }
+}
+
+impl Parts for Turning {
+    type Part = Turning;
+
+    fn part_of(&self, _: Fingerprint) -> PartId {
+        PartId(0)
+    }
+
+    fn part(&self, id: PartId) -> Option<Turning> {
+        (id == PartId(0)).then(|| self.clone())
+    }
+
+    fn ids(&self) -> Vec<PartId> {
+        vec![PartId(0)]
+    }
+}
+
+const RULES: &str = "
+version: 1
+rules:
+  - { name: user, by: user, rate: 1000/hour, algorithm: fixed-window, budget: 1h }
+";
+
+/// A node that is held up between the reply and its use, as a busy machine does, took the reply of the lost
+/// primary for one of the primary that it believed by then. The unit was counted nowhere.
+#[tokio::test]
+async fn a_unit_that_the_lost_primary_charged_is_charged_to_the_next_one() {
+    let clock = Arc::new(ManualClock::at(START));
+    let primaries = [(); 2].map(|()| MemoryStore::new(Arc::clone(&clock)));
+    let turning = Turning {
+        primaries: Arc::new(primaries),
+        epoch: Arc::new(AtomicU64::new(1)),
+        turns: Arc::default(),
+        believed: Arc::default(),
+    };
+    let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
+    let believed = Arc::clone(&turning.believed);
+    let watcher = Arc::new(move |event| {
+        if event == Event::Exact {
+            believed.notify_waiters();
+            let _at_the_end_nobody_waits = exact.send(());
+        }
+    });
+    let runtime = TokioRuntime::new().expect("randomness");
+    let mut settings = Settings::default();
+    settings.breaker.silence = Nanos::from_secs(3_600);
+    let store = resilient(turning.clone(), runtime, settings, watcher);
+    ready.recv().await.expect("the node meets its store");
+    let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
+    let limiter = Limiter::new(store, Policy::of(rules(RULES)), secret, clock);
+    let mut admitted = 0;
+    for turns in [true, false] {
+        turning.turns.store(turns, Ordering::SeqCst);
+        let decision = limiter.view().check(request("user=a")).await;
+        admitted += u64::from(decision.expect("a decision").allowed());
+    }
+    assert_eq!(admitted, 2);
+    let used = async || {
+        let standings = limiter.view().inspect(request("user=a")).await;
+        let inspection = standings.expect("an answer")[0].inspection;
+        inspection.map_or(0, |inspection| inspection.used)
+    };
+    let charged = tokio::time::timeout(Duration::from_secs(60), async {
+        while used().await < admitted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert!(charged.await.is_ok(), "{} charged", used().await);
+    assert_eq!(used().await, admitted);
+}
