@@ -33,6 +33,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Returns memory to the system some seconds after it is freed. With the allocator of glibc a process keeps
+/// what it took at its peak, and any stranger can cause a peak.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     cli::run(cli::Cli::parse()).into()
 }

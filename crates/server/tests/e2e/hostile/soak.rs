@@ -8,8 +8,7 @@
 //! reads it. Streams and tasks of a connection end with it. Then the resident memory is read.
 //!
 //! **Held** is the least of [`ROUNDS`] rounds. What a request left behind is there after every round; pages
-//! that the allocator has not returned yet come and go with the order in which requests ended. The server
-//! runs with one arena and low thresholds, so that freed memory goes back to the system soon.
+//! that the allocator has not returned yet come and go with the order in which requests ended.
 //!
 //! **Flat** means that the next rounds hold at most 5% more. The first rounds fill what stays by design:
 //! thread stacks, buffers that are lent again, pages the allocator keeps for the most requests that were
@@ -103,10 +102,7 @@ fn server() -> Server {
         .args(["serve", "--rules"])
         .arg(rules)
         .args(["--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"])
-        .args(["--idle", "2", "--grpc-max-age", "3"])
-        .env("MALLOC_ARENA_MAX", "1")
-        .env("MALLOC_TRIM_THRESHOLD_", "65536")
-        .env("MALLOC_MMAP_THRESHOLD_", "65536");
+        .args(["--idle", "2", "--grpc-max-age", "3"]);
     Server::spawn(command, dir)
 }
 
