@@ -10,7 +10,7 @@ use tidegate::{MAX_ADAPTIVE_PERMITS, MOST_ADAPTIVE, MOST_COUNTED, MOST_TENDED};
 use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
-use crate::net::waiting_streams::WaitingStreams;
+use crate::net::waiting_streams::{EvictedStreams, WaitingStreams};
 use crate::net::{body, connection, heads, linger, tls, unfinished_heads, unread};
 
 const BEGIN: &str = "<!-- caps -->\n";
@@ -273,6 +273,12 @@ fn of_http2() -> Vec<Row> {
             "streams of a listener that wait, with their heads",
             size(WaitingStreams::MAX_BYTES),
             "the one that has waited longest is reset",
+        ),
+        (
+            door,
+            "streams of a connection reset for that",
+            number(EvictedStreams::MAX),
+            "the connection ends",
         ),
         (
             door,

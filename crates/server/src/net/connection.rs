@@ -101,7 +101,8 @@ where
         metrics: Arc::clone(&guards.metrics),
         heads: Arc::default(),
     });
-    let streams = StreamQueue::new(Arc::clone(&guards.waiting_streams));
+    let evicted = Arc::clone(&shared.activity.evicted_streams);
+    let streams = StreamQueue::new(Arc::clone(&guards.waiting_streams), evicted);
     let (requests, head_size) = (Arc::clone(&shared), streams.head_size());
     let service = service_fn(move |request: Request<Incoming>| {
         let held = requests.hold_head(&request);
@@ -120,14 +121,11 @@ where
         _ => UnixAuthority::ignored(io),
     };
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    let together = pin!(ConnectionWithStreams {
-        connection,
-        streams
-    });
+    let together = pin!(ConnectionWithStreams::new(connection, streams));
     let ended = watch::over(
         together,
         |together: Pin<&mut ConnectionWithStreams<'_, _>>| {
-            Connection::graceful_shutdown(together.get_mut().connection.as_mut());
+            Connection::graceful_shutdown(together.connection());
         },
         &shared.activity,
         &shared.peer,

@@ -11,6 +11,7 @@
 //! | heads of an HTTP/2 connection | [`heads::MAX_CONNECTION_BYTES`] | the stream is refused |
 //! | HTTP/2 connections of a listener that wait for the rest of a head | [`unfinished_heads::MAX_UNFINISHED`] | the connection ends |
 //! | HTTP/2 streams of a listener that wait | [`WaitingStreams::MAX_BYTES`](waiting_streams::WaitingStreams::MAX_BYTES) | the one that has waited longest is reset |
+//! | evicted streams of a connection | [`EvictedStreams::MAX`](waiting_streams::EvictedStreams::MAX) | the connection ends |
 //! | body | 64 KiB, lists 1 MiB | 413 |
 //! | body trickling | [`body::DEADLINE`] | 408 |
 //! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |

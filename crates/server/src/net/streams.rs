@@ -13,25 +13,24 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 
-use super::waiting_streams::WaitingStreams;
-
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+use super::waiting_streams::{EvictedStreams, StreamWork, WaitingStreams};
 
 /// The streams of a connection whose work has not begun.
 pub(super) struct StreamQueue {
     /// Each with the bytes that its request's head takes.
     queued: Arc<Mutex<QueuedStreams>>,
     waiting: Arc<WaitingStreams>,
+    evicted: Arc<EvictedStreams>,
 }
 
 #[derive(Default)]
 struct QueuedStreams {
-    works: Vec<(Work, usize)>,
+    works: Vec<(StreamWork, usize)>,
     /// The bytes of the head that was read last.
     head_bytes: usize,
 }
@@ -63,11 +62,13 @@ impl HeadSize {
 }
 
 impl StreamQueue {
-    /// A queue whose streams join `waiting` when they have to wait.
-    pub(super) fn new(waiting: Arc<WaitingStreams>) -> Self {
+    /// A queue whose streams join `waiting` when they have to wait. Those evicted there are counted in
+    /// `evicted`.
+    pub(super) fn new(waiting: Arc<WaitingStreams>, evicted: Arc<EvictedStreams>) -> Self {
         StreamQueue {
             queued: Arc::default(),
             waiting,
+            evicted,
         }
     }
 
@@ -87,24 +88,40 @@ impl StreamQueue {
         let mut no_waker = Context::from_waker(Waker::noop());
         for (mut work, head_bytes) in works {
             if work.as_mut().poll(&mut no_waker).is_pending() {
-                let entry = WaitingStreams::enter(&self.waiting, head_bytes);
-                tokio::spawn(async move {
-                    tokio::select! {
-                        biased;
-                        () = entry.evicted() => {}
-                        () = work => {}
-                    }
-                });
+                let (waiting, evicted) = (&self.waiting, &self.evicted);
+                tokio::spawn(WaitingStreams::enter(waiting, work, head_bytes, evicted));
             }
         }
         any
     }
 }
 
+impl Drop for StreamQueue {
+    fn drop(&mut self) {
+        self.evicted.end(&self.waiting);
+    }
+}
+
 /// A connection with its streams.
 pub(super) struct ConnectionWithStreams<'c, C> {
-    pub(super) connection: Pin<&'c mut C>,
-    pub(super) streams: StreamQueue,
+    connection: Pin<&'c mut C>,
+    streams: StreamQueue,
+    /// Exists while the connection waits for its turn.
+    turn: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl<'c, C> ConnectionWithStreams<'c, C> {
+    pub(super) fn new(connection: Pin<&'c mut C>, streams: StreamQueue) -> Self {
+        ConnectionWithStreams {
+            connection,
+            streams,
+            turn: None,
+        }
+    }
+
+    pub(super) fn connection(self: Pin<&mut Self>) -> Pin<&mut C> {
+        self.get_mut().connection.as_mut()
+    }
 }
 
 impl<C: Future> Future for ConnectionWithStreams<'_, C> {
@@ -112,16 +129,25 @@ impl<C: Future> Future for ConnectionWithStreams<'_, C> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<C::Output> {
         let this = self.get_mut();
-        if this.streams.waiting.is_behind() {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        let waiting = &this.streams.waiting;
+        if this.turn.is_none() && waiting.is_behind() {
+            this.turn = Some(Box::pin(Arc::clone(waiting).turn()));
         }
-        loop {
+        if let Some(turn) = &mut this.turn {
+            // Before the turn is polled: whoever polls this looks at the evicted streams next.
+            this.streams.evicted.wait(cx.waker());
+            ready!(turn.as_mut().poll(cx));
+        }
+        let polled = loop {
             let polled = this.connection.as_mut().poll(cx);
             if polled.is_ready() || !this.streams.advance() {
-                return polled;
+                break polled;
             }
+        };
+        if this.turn.take().is_some() {
+            this.streams.waiting.end_turn();
         }
+        polled
     }
 }
 
@@ -131,7 +157,8 @@ mod tests {
     use std::future::{pending, ready};
 
     fn queue() -> StreamQueue {
-        StreamQueue::new(WaitingStreams::new(1 << 20, Arc::default()))
+        let waiting = WaitingStreams::new(1 << 20, Arc::default());
+        StreamQueue::new(waiting, Arc::default())
     }
 
     /// A stream as hyper makes it: its work holds an executor, and here also something to count.
@@ -155,10 +182,7 @@ mod tests {
         (0..100).for_each(|_| executor.execute(stream(&executor, &held)));
         assert_eq!(Arc::strong_count(&held), 101, "they are queued");
         let connection = &mut ready(());
-        let mut ended = ConnectionWithStreams {
-            connection: Pin::new(connection),
-            streams,
-        };
+        let mut ended = ConnectionWithStreams::new(Pin::new(connection), streams);
         let polled = Pin::new(&mut ended).poll(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_ready());
         drop(ended);
@@ -170,17 +194,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_that_waits_too_long_among_too_many_is_dropped() {
-        let streams = StreamQueue::new(WaitingStreams::new(
-            2 * WaitingStreams::STREAM_BYTES,
-            Arc::default(),
-        ));
+        let waiting = WaitingStreams::new(2 * WaitingStreams::STREAM_BYTES, Arc::default());
+        let streams = StreamQueue::new(waiting, Arc::default());
         let executor = streams.executor();
         let held: Vec<Arc<()>> = (0..4).map(|_| Arc::new(())).collect();
         for held in &held {
             executor.execute(stream(&executor, held));
         }
         assert!(streams.advance() && !streams.advance());
-        tokio::task::yield_now().await;
         let counts: Vec<usize> = held.iter().map(Arc::strong_count).collect();
         assert_eq!(counts, [1, 1, 2, 2], "the oldest go first");
     }

@@ -3,24 +3,40 @@
 //!
 //! Invariant: the memory of all of them, as counted here, stays below a bound. A stream that finds the
 //! bound reached evicts those that have waited longest. So clients that open streams and let them wait
-//! cannot keep out clients that finish theirs. An evicted stream is reset. Its memory is free when its task has
-//! ended, so connections read nothing more while many such tasks are left to run.
+//! cannot keep out clients that finish theirs. An evicted stream is reset.
+//!
+//! The work of an evicted stream is dropped at once, by the stream that needs its room. Were it left to
+//! its own task, the work of all evicted streams would stay in memory until the runtime has polled every
+//! connection that has something to read.
+//!
+//! What the HTTP/2 library has allocated for the streams of a connection stays allocated until the
+//! connection ends. So a connection of which [`EvictedStreams::MAX`] streams were evicted has to end. While
+//! more than [`MAX_LEAVING`] such connections have not ended yet, all others take turns: each waits until
+//! one of them has. Otherwise the runtime would first read all that has arrived on thousands of connections.
 
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use tidegate::observe::Metrics;
 use tokio::sync::Notify;
+
+/// What is left to do for a stream.
+pub(super) type StreamWork = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The waiting streams of one listener.
 pub(crate) struct WaitingStreams {
     max_bytes: usize,
     metrics: Arc<Metrics>,
     table: Mutex<WaitingTable>,
-    /// Evicted streams whose tasks have not ended.
+    /// Connections that have to end and have not ended.
     leaving: AtomicUsize,
+    /// Wakes one connection that waits for its turn.
+    turns: Notify,
 }
 
 #[derive(Default)]
@@ -28,14 +44,89 @@ struct WaitingTable {
     bytes: usize,
     /// Streams entered so far. Their numbers order them by age.
     entered: u64,
-    streams: BTreeMap<u64, (usize, Arc<Notify>)>,
+    streams: BTreeMap<u64, (usize, Arc<WaitingWork>)>,
 }
 
-/// One waiting stream, for as long as this exists.
+/// The work of one waiting stream, shared by its task and the table.
+///
+/// Lock order: nothing that holds the lock of a work enters the table or locks another work.
+struct WaitingWork {
+    state: Mutex<WorkState>,
+    evicted_streams: Arc<EvictedStreams>,
+}
+
+struct WorkState {
+    /// Nothing once the stream is evicted.
+    work: Option<StreamWork>,
+    /// Wakes the task of the stream.
+    waker: Waker,
+}
+
+/// Connections that have to end and may be left to run: a megabyte of memory or two.
+const MAX_LEAVING: usize = 8;
+
+/// The streams of one connection that were evicted.
+#[derive(Debug, Default)]
+pub(crate) struct EvictedStreams {
+    count: AtomicUsize,
+    connection: Mutex<ConnectionTurn>,
+}
+
+/// What a connection is doing while others may make it end.
+#[derive(Debug, Default)]
+enum ConnectionTurn {
+    /// It has its turns, and a stream that is evicted wakes it.
+    #[default]
+    Runs,
+    /// It waits for its turn, in which nothing else wakes it.
+    Waits(Waker),
+    Ended,
+}
+
+impl EvictedStreams {
+    /// Evicted streams after which a connection ends. An honest client seldom loses one.
+    pub(crate) const MAX: usize = 16;
+
+    /// Whether the connection has to end.
+    pub(super) fn is_at_max(&self) -> bool {
+        self.count.load(Relaxed) >= Self::MAX
+    }
+
+    fn count_one(&self, listener: &WaitingStreams) {
+        let connection = self.connection.lock();
+        let count = self.count.fetch_add(1, Relaxed) + 1;
+        if count != Self::MAX {
+            return;
+        }
+        match &*connection {
+            ConnectionTurn::Runs => {}
+            ConnectionTurn::Waits(waker) => waker.wake_by_ref(),
+            ConnectionTurn::Ended => return,
+        }
+        listener.leaving.fetch_add(1, Relaxed);
+    }
+
+    /// The connection waits for its turn, and `waker` wakes it.
+    pub(super) fn wait(&self, waker: &Waker) {
+        *self.connection.lock() = ConnectionTurn::Waits(waker.clone());
+    }
+
+    /// To be called when the connection has ended.
+    pub(super) fn end(&self, listener: &WaitingStreams) {
+        let mut connection = self.connection.lock();
+        *connection = ConnectionTurn::Ended;
+        if self.is_at_max() {
+            listener.leaving.fetch_sub(1, Relaxed);
+            listener.turns.notify_one();
+        }
+    }
+}
+
+/// One waiting stream. It completes when its work is done or dropped, and leaves the table with this.
 pub(super) struct WaitingStream {
     table: Arc<WaitingStreams>,
     number: u64,
-    evicted: Arc<Notify>,
+    work: Arc<WaitingWork>,
 }
 
 impl WaitingStreams {
@@ -51,46 +142,103 @@ impl WaitingStreams {
             metrics,
             table: Mutex::default(),
             leaving: AtomicUsize::new(0),
+            turns: Notify::new(),
         })
     }
 
-    /// Adds a stream whose head takes `head_bytes`, and evicts the oldest ones if it must.
-    pub(super) fn enter(this: &Arc<Self>, head_bytes: usize) -> WaitingStream {
+    /// Adds a stream whose head takes `head_bytes`, and evicts the oldest ones if it must. When it is
+    /// evicted itself, that is counted in `evicted_streams` of its connection.
+    pub(super) fn enter(
+        this: &Arc<Self>,
+        work: StreamWork,
+        head_bytes: usize,
+        evicted_streams: &Arc<EvictedStreams>,
+    ) -> WaitingStream {
         let bytes = Self::STREAM_BYTES + head_bytes;
-        let evicted = Arc::new(Notify::new());
+        let state = WorkState {
+            work: Some(work),
+            waker: Waker::noop().clone(),
+        };
+        let work = Arc::new(WaitingWork {
+            state: Mutex::new(state),
+            evicted_streams: Arc::clone(evicted_streams),
+        });
+        let mut evicted = Vec::new();
         let mut table = this.table.lock();
         table.bytes += bytes;
         while table.bytes > this.max_bytes
-            && let Some((_, (bytes, evicted))) = table.streams.pop_first()
+            && let Some((_, (bytes, work))) = table.streams.pop_first()
         {
             table.bytes -= bytes;
-            this.metrics.network.streams_evicted.inc();
-            this.leaving.fetch_add(1, Relaxed);
-            evicted.notify_one();
+            evicted.push(work);
         }
         table.entered += 1;
         let number = table.entered;
-        table.streams.insert(number, (bytes, Arc::clone(&evicted)));
+        table.streams.insert(number, (bytes, Arc::clone(&work)));
+        drop(table);
+        for evicted in evicted {
+            this.metrics.network.streams_evicted.inc();
+            evicted.evicted_streams.count_one(this);
+            evicted.evict();
+        }
         WaitingStream {
             table: Arc::clone(this),
             number,
-            evicted,
+            work,
         }
     }
 
-    /// Whether so many evicted streams still hold memory that no others are to be read.
+    /// Whether so many connections still have to end that others are not to be read.
     pub(super) fn is_behind(&self) -> bool {
         self.leaving.load(Relaxed) > MAX_LEAVING
     }
+
+    /// Completes when a connection may be read. It then has to call [`end_turn`](Self::end_turn).
+    pub(super) async fn turn(self: Arc<Self>) {
+        while self.is_behind() {
+            self.turns.notified().await;
+        }
+    }
+
+    /// Gives the turn to the next connection that waits for it, if any.
+    pub(super) fn end_turn(&self) {
+        if !self.is_behind() {
+            self.turns.notify_one();
+        }
+    }
 }
 
-/// Evicted streams that may be left to run: a megabyte or two.
-const MAX_LEAVING: usize = 256;
+impl WaitingWork {
+    /// Drops the work, which resets the stream. Its task has then nothing left to do.
+    fn evict(&self) {
+        let mut state = self.state.lock();
+        let (work, waker) = (state.work.take(), state.waker.clone());
+        drop(state);
+        drop(work);
+        waker.wake();
+    }
 
-impl WaitingStream {
-    /// Completes when newer streams need the room.
-    pub(super) async fn evicted(&self) {
-        self.evicted.notified().await;
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state.lock();
+        let Some(work) = &mut state.work else {
+            return Poll::Ready(());
+        };
+        if work.as_mut().poll(cx).is_ready() {
+            let done = state.work.take();
+            drop(state);
+            drop(done);
+            return Poll::Ready(());
+        }
+        state.waker.clone_from(cx.waker());
+        Poll::Pending
+    }
+}
+
+impl Future for WaitingStream {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.work.poll(cx)
     }
 }
 
@@ -99,8 +247,6 @@ impl Drop for WaitingStream {
         let mut table = self.table.table.lock();
         if let Some((bytes, _)) = table.streams.remove(&self.number) {
             table.bytes -= bytes;
-        } else {
-            self.table.leaving.fetch_sub(1, Relaxed);
         }
     }
 }
@@ -108,45 +254,87 @@ impl Drop for WaitingStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::task::{Context, Waker};
+    use std::future::pending;
+    use std::sync::Weak;
 
-    fn is_evicted(stream: &WaitingStream) -> bool {
-        let mut evicted = std::pin::pin!(stream.evicted());
-        let mut no_waker = Context::from_waker(Waker::noop());
-        evicted.as_mut().poll(&mut no_waker).is_ready()
+    /// A stream that waits for ever, and something that exists as long as its work does.
+    fn enter(streams: &Arc<WaitingStreams>, head_bytes: usize) -> (WaitingStream, Weak<()>) {
+        let held = Arc::new(());
+        let weak = Arc::downgrade(&held);
+        let work = Box::pin(async move {
+            pending::<()>().await;
+            drop(held);
+        });
+        let entered = WaitingStreams::enter(streams, work, head_bytes, &Arc::default());
+        (entered, weak)
     }
 
+    /// Nothing but a newcomer runs here: the tasks of evicted streams used to free their memory later,
+    /// after all that had arrived was read, when there was half a gigabyte of them.
     #[test]
-    fn the_oldest_make_room_and_those_that_finish_leave_it() {
+    fn the_oldest_make_room_at_once_and_those_that_finish_leave_it() {
         let streams = WaitingStreams::new(3 * WaitingStreams::STREAM_BYTES, Arc::default());
-        let enter = || WaitingStreams::enter(&streams, 0);
-        let (first, second, third) = (enter(), enter(), enter());
+        let enter = |head_bytes| enter(&streams, head_bytes);
+        let is_evicted = |(_, held): &(WaitingStream, Weak<()>)| held.strong_count() == 0;
+        let (first, second, third) = (enter(0), enter(0), enter(0));
         drop(second);
-        let fourth = enter();
+        let fourth = enter(0);
         assert!(!is_evicted(&first), "there was room");
-        let fifth = enter();
+        let fifth = enter(0);
         assert!(is_evicted(&first) && !is_evicted(&third));
         assert!(!is_evicted(&fourth) && !is_evicted(&fifth));
         // A large head takes the room of several.
-        let large = WaitingStreams::enter(&streams, WaitingStreams::STREAM_BYTES);
+        let large = enter(WaitingStreams::STREAM_BYTES);
         assert!(is_evicted(&third) && is_evicted(&fourth) && !is_evicted(&fifth));
         drop((first, third, fourth, fifth, large));
         assert_eq!(streams.metrics.network.streams_evicted.get(), 3);
         let table = streams.table.lock();
         assert!(table.bytes == 0 && table.streams.is_empty());
+    }
+
+    /// `leaving` comes back to where it was, in whatever order streams are evicted and connections end.
+    #[tokio::test]
+    async fn others_wait_while_many_connections_have_to_end() {
+        let streams = WaitingStreams::new(0, Arc::default());
+        let lose_all = |connection: &EvictedStreams| {
+            (0..2 * EvictedStreams::MAX).for_each(|_| connection.count_one(&streams));
+        };
+        let connections: Vec<EvictedStreams> = (0..=MAX_LEAVING)
+            .map(|_| EvictedStreams::default())
+            .collect();
+        connections.iter().for_each(&lose_all);
+        assert!(connections.iter().all(EvictedStreams::is_at_max) && streams.is_behind());
+        let turns: Vec<_> = (0..3)
+            .map(|_| {
+                let streams = Arc::clone(&streams);
+                tokio::spawn(async move {
+                    Arc::clone(&streams).turn().await;
+                    streams.end_turn();
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert!(turns.iter().all(|turn| !turn.is_finished()));
+        connections[0].end(&streams);
+        for turn in turns {
+            turn.await.unwrap();
+        }
+        let late = EvictedStreams::default();
+        late.end(&streams);
+        lose_all(&late);
+        connections[1..]
+            .iter()
+            .for_each(|connection| connection.end(&streams));
         assert_eq!(streams.leaving.load(Relaxed), 0);
     }
 
-    /// The tasks of evicted streams ran after all that had arrived was read: half a gigabyte of them.
-    #[test]
-    fn nothing_more_is_read_while_many_evicted_streams_are_left() {
+    #[tokio::test]
+    async fn the_task_of_an_evicted_stream_ends() {
         let streams = WaitingStreams::new(WaitingStreams::STREAM_BYTES, Arc::default());
-        let mut evicted: Vec<WaitingStream> = Vec::new();
-        while !streams.is_behind() {
-            evicted.push(WaitingStreams::enter(&streams, 0));
-        }
-        assert_eq!(evicted.len(), MAX_LEAVING + 2, "the last one waits");
-        evicted.remove(0);
-        assert!(!streams.is_behind());
+        let task = tokio::spawn(enter(&streams, 0).0);
+        tokio::task::yield_now().await;
+        assert!(!task.is_finished());
+        let _newcomer = enter(&streams, 0);
+        task.await.unwrap();
     }
 }

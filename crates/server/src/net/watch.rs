@@ -6,7 +6,7 @@
 //! not reading its answers). It is one timer per connection, not one per request. One that has reached
 //! its age is asked to finish too, and cut off when its grace has passed. One that holds responses of which
 //! nothing was sent for the idle time is cut off too, whatever else its peer sends, and at once if others
-//! need the memory of its responses.
+//! need the memory of its responses. One that has lost many streams to others is cut off too.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -23,7 +23,7 @@ use crate::address::Place;
 use crate::drain::Phase;
 use crate::net::peers::Seat;
 use crate::net::unread::{ConnectionUnread, TurnEnd, UnreadCause, UnreadPlace, UnreadResponses};
-use crate::net::waiting_streams::WaitingStreams;
+use crate::net::waiting_streams::{EvictedStreams, WaitingStreams};
 
 /// The idle time is counted in so many parts: a connection is asked to close when that many have
 /// passed since its last request, and cut off one part later. A request itself reads no clock.
@@ -100,6 +100,8 @@ pub(crate) struct Activity {
     leaving: AtomicBool,
     /// What the connection holds for its peer.
     pub(crate) unread: Arc<ConnectionUnread>,
+    /// Its streams that were evicted.
+    pub(crate) evicted_streams: Arc<EvictedStreams>,
 }
 
 /// A request under way, until it is dropped.
@@ -123,6 +125,14 @@ impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Relaxed);
     }
+}
+
+/// Why a connection has to make room for others.
+enum Eviction {
+    /// Its responses are not read.
+    Unread,
+    /// Too many of its streams were evicted.
+    Streams,
 }
 
 /// How long a connection has been silent, in quarters of the idle time.
@@ -187,13 +197,21 @@ pub(crate) async fn over<C: Future>(
             biased;
             ended = conversation.as_mut() => break Some(ended),
             // Here the conversation has done all it can for now.
-            () = poll_fn(|cx| match unread_place.end_turn(cx.waker()) {
-                TurnEnd::Evicted => Poll::Ready(()),
-                TurnEnd::GoesOn => Poll::Pending,
-            }) => {
-                cut_off(UnreadCause::Memory);
-                break None;
-            }
+            eviction = poll_fn(|cx| {
+                if unread_place.end_turn(cx.waker()) == TurnEnd::Evicted {
+                    return Poll::Ready(Eviction::Unread);
+                }
+                if activity.evicted_streams.is_at_max() {
+                    return Poll::Ready(Eviction::Streams);
+                }
+                Poll::Pending
+            }) => match eviction {
+                Eviction::Unread => {
+                    cut_off(UnreadCause::Memory);
+                    break None;
+                }
+                Eviction::Streams => break None,
+            },
             () = tick.as_mut() => {
                 let quarters = silent.next_quarter(activity);
                 if quarters == QUARTERS {

@@ -9,7 +9,7 @@ use super::frames::{
 };
 use crate::grpc::{SHOULD_RATE_LIMIT, framed as framed_message, request};
 use crate::http::ask;
-use crate::memory::most_held;
+use crate::memory::{held, most_held};
 use crate::server::{Server, wait_for};
 use crate::witness::Witness;
 
@@ -302,6 +302,50 @@ fn heads_of_small_fields_whose_bodies_never_come_take_little_memory() {
     }
     let mut good = server.client();
     assert_eq!(good.post("/v1/check", &ask("192.0.2.1", "/")).status, 200);
+}
+
+/// The tables of evicted streams stayed with their connections: 150 KiB each, 103 MiB in all with the
+/// streams that wait. All of it stayed with the process after the connections had ended.
+#[test]
+fn streams_of_many_connections_that_never_finish_take_little_memory_and_leave_it() {
+    const CONNECTIONS: usize = 400;
+    const STREAMS: u32 = 120;
+    /// The streams of a listener that wait, and something for connections that are about to end.
+    const MAX_HELD: u64 = 80 << 20;
+    /// What a process that was busy once may keep of that.
+    const MAX_LEFT: u64 = 24 << 20;
+    for at in 0..2 {
+        let server = Server::with(RULES, &["--idle", "600"]);
+        let door = &doors(&server)[at];
+        let witness = (door.witness)(&server);
+        witness.wait_for_answers(50);
+        let before = held(&server);
+        let head = post(door.path);
+        let begun = [&[0][..], &1_000_000_u32.to_be_bytes(), &[b'x'; 500]].concat();
+        let streams = (0..STREAMS).map(|turn| {
+            let head = frame(HEADERS, END_HEADERS, stream(turn), &head);
+            [head, frame(DATA, 0, stream(turn), &begun)].concat()
+        });
+        let sent = streams.collect::<Vec<_>>().concat();
+        let mut strangers = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut raw = Raw::connect(door.address).unwrap();
+            raw.send(&sent).unwrap();
+            strangers.push(raw);
+        }
+        for raw in &mut strangers {
+            // What was sent is handled now, or the connection was closed.
+            let _ = raw.wait_for_ping();
+        }
+        witness.end(door.edge);
+        let most = most_held(&server).saturating_sub(before);
+        eprintln!("{}: {} KiB", door.edge, most >> 10);
+        assert!(most <= MAX_HELD, "{}: {most} bytes", door.edge);
+        drop(strangers);
+        wait_for("the memory to be returned", || {
+            (held(&server) <= before + MAX_LEFT).then_some(())
+        });
+    }
 }
 
 /// The fields of a head are held from its first frame on, and the last one never comes.
