@@ -11,7 +11,7 @@ use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
 use crate::net::waiting_streams::{EvictedStreams, WaitingStreams};
-use crate::net::{body, connection, heads, linger, tls, unfinished_heads, unread};
+use crate::net::{body, connection, heads, linger, listener, tls, unfinished_heads, unread};
 
 const BEGIN: &str = "<!-- caps -->\n";
 const END: &str = "<!-- end of caps -->\n";
@@ -78,6 +78,33 @@ fn of_every_door() -> Vec<Row> {
             "unread responses of a listener",
             size(unread::MAX_LISTENER_BYTES),
             "the connection that has read nothing for longest is closed",
+        ),
+    ]
+}
+
+fn of_small_listeners() -> Vec<Row> {
+    let (door, silent) = (
+        "admin, metrics",
+        "the connection that has been silent longest is closed",
+    );
+    vec![
+        (
+            door,
+            "connections",
+            number(listener::SMALL_CONNECTIONS),
+            silent,
+        ),
+        (
+            door,
+            "connections of one peer",
+            number(listener::SMALL_CONNECTIONS_PER_PEER),
+            silent,
+        ),
+        (
+            door,
+            "time until the first request of a connection",
+            secs(listener::SMALL_FIRST_REQUEST),
+            "closed",
         ),
     ]
 }
@@ -384,7 +411,12 @@ fn of_resp() -> Vec<Row> {
 fn table() -> String {
     let mut table = String::from("| door | what | at most | beyond it |\n|---|---|---|---|\n");
     let doors = [of_http2(), of_grpc(), of_resp()];
-    let all = [of_every_door(), of_http(), of_what_is_open()];
+    let all = [
+        of_every_door(),
+        of_small_listeners(),
+        of_http(),
+        of_what_is_open(),
+    ];
     for rows in all.into_iter().chain(doors) {
         for (door, what, most, then) in rows {
             table += &format!("| {door} | {what} | {most} | {then} |\n");

@@ -36,7 +36,7 @@ use crate::ids::Ids;
 use crate::kept::Kept;
 use crate::live::{self, Live};
 use crate::logs;
-use crate::net::listener::{Bounds, Ending, Listener};
+use crate::net::listener::{Bounds, Ending, Listener, SMALL_CONNECTIONS, WhenFull};
 use crate::net::tls::Tls;
 use crate::net::watch::Keeping;
 use crate::secret_file;
@@ -46,9 +46,6 @@ use crate::store_choice::StoreChoice;
 
 /// Descriptors kept for everything that is not a connection.
 const SPARE_FILES: u64 = 64;
-/// Operators and scrapers; nobody else has business there.
-const ADMIN_CONNECTIONS: usize = 64;
-const ADMIN_CONNECTIONS_PER_PEER: usize = 16;
 /// The store of ten million counters, some 4,000 tables, is swept in less than a minute, a few tables
 /// at a time so that no decision waits.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
@@ -202,18 +199,11 @@ async fn serve(settings: Settings, config: Option<&Path>) -> Result<End, Failure
         keeping: Keeping {
             idle: settings.idle,
             age: None,
+            first_request: None,
         },
+        when_full: WhenFull::RefuseNew,
     };
-    let few = Bounds {
-        connections: ADMIN_CONNECTIONS,
-        per_peer: Some(
-            settings
-                .max_connections_per_peer
-                .unwrap_or(ADMIN_CONNECTIONS_PER_PEER)
-                .min(ADMIN_CONNECTIONS_PER_PEER),
-        ),
-        ..bounds
-    };
+    let few = bounds.small();
     if let Some(listener) = admin {
         let admin = Admin {
             service: Arc::clone(&service),
@@ -490,7 +480,7 @@ fn connections(settings: &Settings) -> usize {
         on.count() as u64
     };
     let listeners = on(&[&settings.http, &settings.grpc, &settings.resp]);
-    let few = on(&[&settings.admin, &settings.metrics]) * ADMIN_CONNECTIONS as u64;
+    let few = on(&[&settings.admin, &settings.metrics]) * SMALL_CONNECTIONS as u64;
     let max =
         process::max_fds().map_or(u64::MAX, |files| files - (SPARE_FILES + few).min(files / 2));
     let max = (max / listeners.max(1)).max(1);

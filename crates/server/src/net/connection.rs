@@ -292,11 +292,13 @@ mod tests {
             waiting_streams: WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics)),
             unfinished_heads: Arc::new(Semaphore::new(1)),
             unread: UnreadResponses::new(MAX_LISTENER_BYTES, Arc::clone(&metrics)),
+            silent: None,
         };
         let peer = Place::Unix("test".into());
         let keeping = Keeping {
             idle: Duration::from_secs(60),
             age,
+            first_request: None,
         };
         let done = tokio::spawn(serve(server, peer, Fragile, keeping, guards));
         Served {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::identity::ClientIp;
 use tidegate::observe::{Metrics, NetworkMetrics};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
@@ -15,7 +16,8 @@ use tracing::{debug, warn};
 
 use super::connection::{self, Handler};
 use super::occasional::OccasionalLine;
-use super::peers::{ExceededCap, PeerCaps, Peers, Seat};
+use super::peers::{ExceededCap, PeerCaps, Peers, Seat, peer_of};
+use super::silent_connections::{EvictionScope, SilentConnections, SilentPlace};
 use super::tls::Tls;
 use super::unfinished_heads::MAX_UNFINISHED;
 use super::unread::{MAX_LISTENER_BYTES, UnreadResponses};
@@ -30,6 +32,15 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 
 /// Connections that wait to be taken: a herd of clients after a restart of what is before us.
 const BACKLOG: u32 = 1024;
+
+/// The connections of a small listener. Operators and scrapers have business there, and nobody else.
+pub(crate) const SMALL_CONNECTIONS: usize = 64;
+
+/// The connections of a small listener that one peer may have.
+pub(crate) const SMALL_CONNECTIONS_PER_PEER: usize = 16;
+
+/// How long a connection of a small listener may take until its first request has begun.
+pub(crate) const SMALL_FIRST_REQUEST: Duration = Duration::from_secs(5);
 
 /// An open door.
 #[derive(Debug)]
@@ -49,6 +60,41 @@ pub(crate) struct Bounds {
     pub(crate) per_peer: Option<usize>,
     /// How each is kept.
     pub(crate) keeping: Keeping,
+    /// What happens to a connection beyond these.
+    pub(crate) when_full: WhenFull,
+}
+
+/// What a listener does when it has all connections that it may have, or that one peer may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WhenFull {
+    /// The next connection waits, or is closed if its peer has all it may have.
+    RefuseNew,
+    /// The connection that has been silent longest is closed.
+    EvictSilent,
+}
+
+impl Bounds {
+    /// The same for a listener that few have business at.
+    pub(crate) fn small(self) -> Self {
+        let per_peer = self.per_peer.unwrap_or(SMALL_CONNECTIONS_PER_PEER);
+        Bounds {
+            connections: SMALL_CONNECTIONS,
+            per_peer: Some(per_peer.min(SMALL_CONNECTIONS_PER_PEER)),
+            keeping: Keeping {
+                first_request: Some(SMALL_FIRST_REQUEST),
+                ..self.keeping
+            },
+            when_full: WhenFull::EvictSilent,
+        }
+    }
+
+    /// Connections that may be open for a moment: one more where another is evicted for it.
+    fn permits(self) -> usize {
+        match self.when_full {
+            WhenFull::RefuseNew => self.connections,
+            WhenFull::EvictSilent => self.connections + 1,
+        }
+    }
 }
 
 /// How a listener hears of the end, and shows that it is not there yet.
@@ -143,7 +189,7 @@ impl Listener {
         metrics: Arc<Metrics>,
         tls: Option<Arc<Tls>>,
     ) {
-        let room = Arc::new(Semaphore::new(bounds.connections));
+        let room = Arc::new(Semaphore::new(bounds.permits()));
         let gate = PeerGate::new(bounds, self.place());
         let waiting_streams = WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics));
         let unfinished_heads = Arc::new(Semaphore::new(MAX_UNFINISHED));
@@ -162,6 +208,7 @@ impl Listener {
                 waiting_streams: Arc::clone(&waiting_streams),
                 unfinished_heads: Arc::clone(&unfinished_heads),
                 unread: Arc::clone(&unread),
+                silent: None,
             };
             let accepted = tokio::select! {
                 accepted = self.accept(door.clone(), bounds.keeping, guards, &gate, &tls) => accepted,
@@ -194,18 +241,21 @@ impl Listener {
         match self {
             Listener::Tcp(listener, _) => {
                 let (stream, peer) = listener.accept().await?;
-                if !door.trusts(peer.ip()) {
+                let untrusted = (!door.trusts(peer.ip())).then(|| peer_of(peer.ip()));
+                if untrusted.is_some() {
                     guards.seat = gate.seat(peer.ip(), &guards.metrics.network);
                     if guards.seat.is_none() {
                         return Ok(()); // which closes it
                     }
                 }
+                guards.silent = gate.place(untrusted);
                 stream.set_nodelay(true)?;
                 let peer = Place::Tcp(peer);
                 tokio::spawn(welcome(stream, peer, door, keeping, guards, tls.clone()));
             }
             Listener::Unix(listener, path) => {
                 let (stream, _) = listener.accept().await?;
+                guards.silent = gate.place(None);
                 let peer = Place::Unix(path.clone());
                 tokio::spawn(welcome(stream, peer, door, keeping, guards, tls.clone()));
             }
@@ -219,6 +269,9 @@ struct PeerGate {
     place: Place,
     caps: PeerCaps,
     peers: Arc<Peers>,
+    max_connections: usize,
+    /// Exists if silent connections are evicted.
+    silent: Option<Arc<SilentConnections>>,
     peer_line: OccasionalLine,
     listener_line: OccasionalLine,
     full_line: OccasionalLine,
@@ -231,6 +284,8 @@ impl PeerGate {
             place,
             caps,
             peers: Peers::new(caps),
+            max_connections: bounds.connections,
+            silent: (bounds.when_full == WhenFull::EvictSilent).then(Arc::default),
             peer_line: OccasionalLine::new(),
             listener_line: OccasionalLine::new(),
             full_line: OccasionalLine::new(),
@@ -248,12 +303,31 @@ impl PeerGate {
         permit.await.expect("never closed")
     }
 
+    /// A place among the connections of a small listener. If all are taken, another one is evicted. If a
+    /// request is in flight on every one of them, this is one more, and the next one waits.
+    fn place(&self, untrusted: Option<ClientIp>) -> Option<SilentPlace> {
+        let silent = self.silent.as_ref()?;
+        if silent.open() >= self.max_connections {
+            silent.evict(EvictionScope::Listener);
+        }
+        Some(SilentConnections::enter(silent, untrusted))
+    }
+
     /// A seat for a connection of a peer that is not trusted, unless that exceeds a cap.
     fn seat(&self, peer: IpAddr, metrics: &NetworkMetrics) -> Option<Seat> {
         let exceeded = match self.peers.seat(peer) {
             Ok(seat) => return Some(seat),
             Err(exceeded) => exceeded,
         };
+        if let Some(silent) = &self.silent {
+            let scope = match exceeded {
+                ExceededCap::Peer => EvictionScope::Peer(peer_of(peer)),
+                ExceededCap::Listener => EvictionScope::Untrusted,
+            };
+            if silent.evict(scope).is_some() {
+                return Some(self.peers.seat_after_eviction(peer_of(peer)));
+            }
+        }
         let (counter, line, max) = match exceeded {
             ExceededCap::Peer => (
                 &metrics.refused_by_peer_cap,
@@ -431,18 +505,24 @@ mod tests {
     }
 
     async fn serving(connections: usize, per_peer: Option<usize>) -> Serving {
-        let address = "127.0.0.1:0".parse().unwrap();
-        let listener = Listener::open(&address).await.unwrap().unwrap();
-        let Place::Tcp(at) = listener.place() else {
-            panic!("not on an address");
-        };
         let bounds = Bounds {
             connections,
             per_peer,
             keeping: Keeping {
                 idle: Duration::from_secs(600),
                 age: None,
+                first_request: None,
             },
+            when_full: WhenFull::RefuseNew,
+        };
+        serving_within(bounds).await
+    }
+
+    async fn serving_within(bounds: Bounds) -> Serving {
+        let address = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::open(&address).await.unwrap().unwrap();
+        let Place::Tcp(at) = listener.place() else {
+            panic!("not on an address");
         };
         let phase = watch::Sender::new(Phase::Serving);
         let ending = Ending {
@@ -527,6 +607,93 @@ mod tests {
         let waiting = tokio::spawn(served_from([127, 0, 0, 9], at));
         drop(taken.pop());
         assert!(waiting.await.unwrap().is_some());
+    }
+
+    fn small(connections: usize, per_peer: usize) -> Bounds {
+        let keeping = Keeping {
+            idle: Duration::from_secs(600),
+            age: None,
+            first_request: None,
+        };
+        Bounds {
+            connections,
+            per_peer: Some(per_peer),
+            keeping,
+            when_full: WhenFull::EvictSilent,
+        }
+    }
+
+    /// Silent strangers took the 16 connections of their address or all 64, and scrapers were closed or
+    /// waited.
+    #[tokio::test]
+    async fn silent_connections_of_a_small_listener_make_room() {
+        let Serving {
+            at,
+            metrics,
+            phase: _still_serving,
+            ..
+        } = serving_within(small(8, 3)).await;
+        let connect = async |source: [u8; 4]| {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind((source, 0).into()).unwrap();
+            socket.connect(at).await.unwrap()
+        };
+        let mut busy = served_from([127, 0, 0, 1], at).await.unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..20 {
+            silent.push(connect([127, 0, 0, 1]).await);
+            assert!(is_served(&mut busy).await, "one that is used stays");
+        }
+        // The share of the peer is full, and its next request is answered all the same.
+        assert!(served_from([127, 0, 0, 1], at).await.is_some());
+        for peer in 2..=5 {
+            for _ in 0..3 {
+                silent.push(connect([127, 0, 0, peer]).await);
+            }
+        }
+        // Now all connections that peers may have are taken, and then all there are.
+        assert!(served_from([127, 0, 0, 6], at).await.is_some());
+        for _ in 0..20 {
+            silent.push(connect([127, 0, 0, 9]).await);
+        }
+        assert!(served_from([127, 0, 0, 9], at).await.is_some());
+        assert_eq!(metrics.network.refused_by_peer_cap.get(), 0);
+        assert_eq!(metrics.network.refused_by_listener_cap.get(), 0);
+        while metrics.connections.get() > 8 {
+            tokio::task::yield_now().await;
+        }
+        assert!(metrics.network.silent_evicted.get() >= 40);
+    }
+
+    /// Requests whose responses are not read are no reason to stay.
+    #[tokio::test]
+    async fn connections_with_unread_responses_make_room() {
+        let serving = serving_within(small(4, 4)).await;
+        let mut strangers = Vec::new();
+        for _ in 0..8 {
+            let mut stream = TcpStream::connect(serving.at).await.unwrap();
+            let requests = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".repeat(10_000);
+            // What does not fit at once is not sent.
+            let sent = stream.write(&requests).await;
+            assert!(sent.is_ok_and(|sent| sent > 0));
+            strangers.push(stream);
+        }
+        for _ in 0..10 {
+            assert!(served_from([127, 0, 0, 1], serving.at).await.is_some());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_of_a_small_listener_soon_sends_a_request_or_is_closed() {
+        let mut bounds = small(4, 4);
+        bounds.keeping.first_request = Some(SMALL_FIRST_REQUEST);
+        let serving = serving_within(bounds).await;
+        let mut used = served_from([127, 0, 0, 1], serving.at).await.unwrap();
+        let mut silent = TcpStream::connect(serving.at).await.unwrap();
+        silent.write_all(b"GET / HTT").await.unwrap();
+        assert!(matches!(silent.read(&mut [0; 9]).await, Ok(0) | Err(_)));
+        assert!(is_served(&mut used).await, "it has sent a request");
+        assert_eq!(serving.metrics.connections_timed_out.get(), 1);
     }
 
     #[tokio::test]

@@ -4,6 +4,8 @@
 //! | what | bound | then |
 //! |---|---|---|
 //! | connections | `--max-connections`, and what the limit on open files leaves | the next one waits in the backlog |
+//! | connections of a small listener | [`listener::SMALL_CONNECTIONS`], [`listener::SMALL_CONNECTIONS_PER_PEER`] | the one that has been silent longest is closed |
+//! | first request of a connection of a small listener | [`listener::SMALL_FIRST_REQUEST`] | closed |
 //! | connections of all peers that are not trusted | seven eighths of that | the next one is closed |
 //! | connections of one such peer | `--max-connections-per-peer` | the next one is closed |
 //! | nothing sent, headers trickling, answer not read | `--idle` | closed |
@@ -35,6 +37,7 @@ pub(crate) mod listener;
 pub(crate) mod occasional;
 pub(crate) mod outgoing;
 pub(crate) mod peers;
+pub(crate) mod silent_connections;
 mod streams;
 pub(crate) mod tls;
 mod transfers;

@@ -71,8 +71,8 @@ impl Peers {
 
     /// A seat for one more connection of `address`.
     pub(crate) fn seat(self: &Arc<Self>, address: IpAddr) -> Result<Seat, ExceededCap> {
-        let peer = Canon::default().client(address);
-        let mut open = self.open.lock();
+        let peer = peer_of(address);
+        let open = self.open.lock();
         if open
             .each
             .get(&peer)
@@ -83,13 +83,26 @@ impl Peers {
         if open.all >= self.caps.all {
             return Err(ExceededCap::Listener);
         }
+        drop(open);
+        Ok(self.seat_after_eviction(peer))
+    }
+
+    /// A seat for a connection in place of one that was evicted. That one leaves its own seat soon, so until
+    /// then there is one more than the caps say.
+    pub(crate) fn seat_after_eviction(self: &Arc<Self>, peer: ClientIp) -> Seat {
+        let mut open = self.open.lock();
         open.all += 1;
         *open.each.entry(peer).or_default() += 1;
-        Ok(Seat {
+        Seat {
             peers: Arc::clone(self),
             peer,
-        })
+        }
     }
+}
+
+/// The peer that has this address.
+pub(crate) fn peer_of(address: IpAddr) -> ClientIp {
+    Canon::default().client(address)
 }
 
 impl Drop for Seat {

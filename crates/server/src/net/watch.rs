@@ -6,13 +6,14 @@
 //! not reading its answers). It is one timer per connection, not one per request. One that has reached
 //! its age is asked to finish too, and cut off when its grace has passed. One that holds responses of which
 //! nothing was sent for the idle time is cut off too, whatever else its peer sends, and at once if others
-//! need the memory of its responses. One that has lost many streams to others is cut off too.
+//! need the memory of its responses. One that has lost many streams to others is cut
+//! off too, and on a small listener the one that has been silent longest when others need its place.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tidegate::observe::Metrics;
@@ -22,6 +23,7 @@ use tokio::time::{Instant, sleep};
 use crate::address::Place;
 use crate::drain::Phase;
 use crate::net::peers::Seat;
+use crate::net::silent_connections::{SilentPlace, TurnProgress};
 use crate::net::unread::{ConnectionUnread, TurnEnd, UnreadCause, UnreadPlace, UnreadResponses};
 use crate::net::waiting_streams::{EvictedStreams, WaitingStreams};
 
@@ -39,6 +41,8 @@ pub(crate) struct Keeping {
     pub(crate) idle: Duration,
     /// How old one gets, if there is an end to it.
     pub(crate) age: Option<Age>,
+    /// How long one may take until its first request has begun, if that is less than `idle`.
+    pub(crate) first_request: Option<Duration>,
 }
 
 /// How old a connection gets.
@@ -73,6 +77,8 @@ pub(crate) struct Guards {
     pub(crate) unfinished_heads: Arc<Semaphore>,
     /// The connections of its listener whose responses are not read.
     pub(crate) unread: Arc<UnreadResponses>,
+    /// Its place among the connections of a small listener.
+    pub(crate) silent: Option<SilentPlace>,
 }
 
 /// A connection that is counted as open, until this is dropped. A panic drops it too.
@@ -115,6 +121,15 @@ impl Activity {
         UnderWay(self)
     }
 
+    /// Ends a turn of a connection that has a place among those of a small listener.
+    fn end_turn(&self, place: &SilentPlace, waker: &Waker) -> TurnEnd {
+        let progress = TurnProgress {
+            requests: self.begun.load(Relaxed),
+            sent: self.unread.progress(),
+        };
+        place.end_turn(progress, self.under_way.load(Relaxed) > 0, waker)
+    }
+
     /// Whether the service is about to end, and would rather be left.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Relaxed)
@@ -133,6 +148,8 @@ enum Eviction {
     Unread,
     /// Too many of its streams were evicted.
     Streams,
+    /// It has been silent for longer than the others of its listener.
+    Silent,
 }
 
 /// How long a connection has been silent, in quarters of the idle time.
@@ -179,8 +196,10 @@ pub(crate) async fn over<C: Future>(
     // The change itself may have come before this connection.
     let leaving = *guards.phase.borrow_and_update() != Phase::Serving;
     activity.leaving.store(leaving, Relaxed);
+    let place = guards.silent.take();
     let quarter = keeping.idle / QUARTERS;
-    let mut tick = pin!(sleep(quarter));
+    let mut first_request = keeping.first_request.filter(|time| *time < keeping.idle);
+    let mut tick = pin!(sleep(first_request.unwrap_or(quarter)));
     let mut aged = pin!(sleep(keeping.age.map_or(NEVER, Age::drawn)));
     let mut old = false;
     let (mut silent, mut closing) = (Silence::default(), false);
@@ -204,15 +223,28 @@ pub(crate) async fn over<C: Future>(
                 if activity.evicted_streams.is_at_max() {
                     return Poll::Ready(Eviction::Streams);
                 }
-                Poll::Pending
+                match &place {
+                    Some(place) if activity.end_turn(place, cx.waker()) == TurnEnd::Evicted => {
+                        Poll::Ready(Eviction::Silent)
+                    }
+                    _ => Poll::Pending,
+                }
             }) => match eviction {
                 Eviction::Unread => {
                     cut_off(UnreadCause::Memory);
                     break None;
                 }
                 Eviction::Streams => break None,
+                Eviction::Silent => {
+                    open.0.network.silent_evicted.inc();
+                    break None;
+                }
             },
             () = tick.as_mut() => {
+                if first_request.take().is_some() && activity.begun.load(Relaxed) == 0 {
+                    open.0.connections_timed_out.inc();
+                    break None;
+                }
                 let quarters = silent.next_quarter(activity);
                 if quarters == QUARTERS {
                     open.0.connections_timed_out.inc();

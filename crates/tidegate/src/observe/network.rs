@@ -12,6 +12,8 @@ pub struct NetworkMetrics {
     pub refused_by_peer_cap: Counter,
     /// Connections beyond those that peers which are not trusted may have together.
     pub refused_by_listener_cap: Counter,
+    /// Connections of a small listener closed because others needed their place.
+    pub silent_evicted: Counter,
     /// HTTP/2 streams whose head was more than is held in memory.
     pub heads_refused: Counter,
     /// HTTP/2 streams that were reset because newer ones needed their room.
@@ -36,6 +38,12 @@ impl NetworkMetrics {
             Kind::Gauge,
             "Bytes of responses that peers have not read.",
             self.unread_bytes.get(),
+        );
+        page.single(
+            "tidegate_silent_connections_closed_total",
+            Kind::Counter,
+            "Connections of the admin and metrics listeners closed to make room for others.",
+            self.silent_evicted.get(),
         );
         let mut family = |name, help, label, samples: &[(&str, &Counter)]| {
             let family = page.family(name, Kind::Counter, help);

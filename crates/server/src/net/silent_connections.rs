@@ -1,0 +1,211 @@
+//! The connections of a small listener, of which a new one can take the place of one that is silent.
+//!
+//! The admin and metrics listeners have few connections, so that few silent strangers would take them all.
+//! When such a listener or the share of a peer is full, the connection that has been silent longest is
+//! evicted: no request of it is in flight, and since others were accepted it has neither begun a request
+//! nor read anything of a response. Time is counted in accepted connections, because only another accepted
+//! connection evicts one.
+//!
+//! Every turn of a connection takes a lock here. The listeners that decide requests have no such table:
+//! their next connection waits or is closed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+
+use parking_lot::Mutex;
+use tidegate::identity::ClientIp;
+
+use super::unread::TurnEnd;
+
+/// The open connections of one listener that have not been evicted.
+#[derive(Default)]
+pub(crate) struct SilentConnections {
+    table: Mutex<SilentTable>,
+}
+
+#[derive(Default)]
+struct SilentTable {
+    /// Connections accepted so far. Their numbers order them by age.
+    accepted: u64,
+    connections: BTreeMap<u64, SilentEntry>,
+}
+
+struct SilentEntry {
+    /// Nothing for a trusted peer.
+    peer: Option<ClientIp>,
+    /// How many connections had been accepted when something last happened on this one.
+    active_at: u64,
+    progress: TurnProgress,
+    is_in_flight: bool,
+    waker: Option<Waker>,
+}
+
+/// What a connection has done so far. Only a change matters.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct TurnProgress {
+    /// Requests that have begun.
+    pub(crate) requests: u64,
+    /// Bytes of responses that were sent.
+    pub(crate) sent: usize,
+}
+
+/// Which connections may be evicted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum EvictionScope {
+    /// Those of one peer.
+    Peer(ClientIp),
+    /// Those of all peers that are not trusted.
+    Untrusted,
+    /// All.
+    Listener,
+}
+
+/// The place of one connection. It leaves the table when this is dropped.
+pub(crate) struct SilentPlace {
+    listener: Arc<SilentConnections>,
+    number: u64,
+}
+
+impl SilentConnections {
+    /// How many connections are open that have not been evicted.
+    pub(crate) fn open(&self) -> usize {
+        self.table.lock().connections.len()
+    }
+
+    /// A place for a connection that was just accepted. A trusted one has no `peer`.
+    pub(crate) fn enter(this: &Arc<Self>, peer: Option<ClientIp>) -> SilentPlace {
+        let mut table = this.table.lock();
+        table.accepted += 1;
+        let number = table.accepted;
+        let entry = SilentEntry {
+            peer,
+            active_at: number,
+            progress: TurnProgress::default(),
+            is_in_flight: false,
+            waker: None,
+        };
+        table.connections.insert(number, entry);
+        SilentPlace {
+            listener: Arc::clone(this),
+            number,
+        }
+    }
+
+    /// Evicts the connection that has been silent longest, if there is one.
+    pub(crate) fn evict(&self, scope: EvictionScope) -> Option<EvictedConnection> {
+        let mut table = self.table.lock();
+        let is_in_scope = |entry: &SilentEntry| match scope {
+            EvictionScope::Peer(peer) => entry.peer == Some(peer),
+            EvictionScope::Untrusted => entry.peer.is_some(),
+            EvictionScope::Listener => true,
+        };
+        let silent = table
+            .connections
+            .iter()
+            .filter(|(_, entry)| !entry.is_in_flight && is_in_scope(entry));
+        let (&number, _) = silent.min_by_key(|(_, entry)| entry.active_at)?;
+        let entry = table.connections.remove(&number)?;
+        drop(table);
+        if let Some(waker) = entry.waker {
+            waker.wake();
+        }
+        Some(EvictedConnection)
+    }
+}
+
+/// A connection was evicted and is about to end.
+#[derive(Debug)]
+pub(crate) struct EvictedConnection;
+
+impl SilentPlace {
+    /// To be called when the connection can do nothing more for now. `waker` wakes it when it is evicted.
+    pub(super) fn end_turn(
+        &self,
+        progress: TurnProgress,
+        is_in_flight: bool,
+        waker: &Waker,
+    ) -> TurnEnd {
+        let mut table = self.listener.table.lock();
+        let accepted = table.accepted;
+        let Some(entry) = table.connections.get_mut(&self.number) else {
+            return TurnEnd::Evicted;
+        };
+        if entry.progress != progress {
+            entry.progress = progress;
+            entry.active_at = accepted;
+        }
+        entry.is_in_flight = is_in_flight;
+        match &mut entry.waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        TurnEnd::GoesOn
+    }
+}
+
+impl Drop for SilentPlace {
+    fn drop(&mut self) {
+        self.listener.table.lock().connections.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate::identity::Canon;
+
+    fn peer(last: u8) -> ClientIp {
+        Canon::default().client([192, 0, 2, last].into())
+    }
+
+    fn end_turn(place: &SilentPlace, requests: u64, sent: usize, is_in_flight: bool) -> TurnEnd {
+        let progress = TurnProgress { requests, sent };
+        place.end_turn(progress, is_in_flight, Waker::noop())
+    }
+
+    /// Whether it was evicted. A turn without progress changes nothing else.
+    fn is_evicted(place: &SilentPlace) -> bool {
+        !place
+            .listener
+            .table
+            .lock()
+            .connections
+            .contains_key(&place.number)
+    }
+
+    #[test]
+    fn the_one_that_has_been_silent_longest_is_evicted() {
+        let listener = Arc::new(SilentConnections::default());
+        let enter = || SilentConnections::enter(&listener, Some(peer(1)));
+        let (silent, asks, reads, waits) = (enter(), enter(), enter(), enter());
+        assert_eq!(end_turn(&waits, 1, 0, true), TurnEnd::GoesOn);
+        assert_eq!(end_turn(&asks, 1, 0, false), TurnEnd::GoesOn);
+        assert_eq!(end_turn(&reads, 0, 1, false), TurnEnd::GoesOn);
+        let newcomer = enter();
+        let evict = || listener.evict(EvictionScope::Listener).is_some();
+        assert!(evict() && is_evicted(&silent));
+        assert_eq!(end_turn(&silent, 0, 0, false), TurnEnd::Evicted);
+        // A connection that did something since is as young as the newcomer was.
+        assert_eq!(end_turn(&asks, 2, 0, false), TurnEnd::GoesOn);
+        assert!(evict() && is_evicted(&reads));
+        assert!(evict() && evict() && is_evicted(&asks) && is_evicted(&newcomer));
+        assert!(!evict() && !is_evicted(&waits), "a request is in flight");
+        assert_eq!(listener.open(), 1);
+        drop((silent, asks, reads, waits, newcomer));
+        assert_eq!(listener.open(), 0);
+    }
+
+    #[test]
+    fn only_connections_in_scope_are_evicted() {
+        let listener = Arc::new(SilentConnections::default());
+        let enter = |peer| SilentConnections::enter(&listener, peer);
+        let (trusted, first, second) = (enter(None), enter(Some(peer(1))), enter(Some(peer(2))));
+        let evict = |scope| listener.evict(scope).is_some();
+        assert!(evict(EvictionScope::Peer(peer(2))) && is_evicted(&second));
+        assert!(!evict(EvictionScope::Peer(peer(2))));
+        assert!(evict(EvictionScope::Untrusted) && is_evicted(&first));
+        assert!(!evict(EvictionScope::Untrusted));
+        assert!(evict(EvictionScope::Listener) && is_evicted(&trusted));
+    }
+}
