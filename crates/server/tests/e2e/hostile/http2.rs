@@ -304,7 +304,7 @@ fn heads_of_small_fields_whose_bodies_never_come_take_little_memory() {
     assert_eq!(good.post("/v1/check", &ask("192.0.2.1", "/")).status, 200);
 }
 
-/// The tables of evicted streams stayed with their connections: 150 KiB each, 103 MiB in all with the
+/// The tables of evicted streams stayed with their connections: 120 KiB each, 103 MiB in all with the
 /// streams that wait. All of it stayed with the process after the connections had ended.
 #[test]
 fn streams_of_many_connections_that_never_finish_take_little_memory_and_leave_it() {
