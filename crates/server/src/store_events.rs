@@ -18,6 +18,10 @@ const APART: &str = "the store's clock and this node's are apart; decisions foll
 const DROPPED: &str = "the table of pending charges is full, and charges of further keys are dropped: limits of these \
                        keys admit too much until their windows end; see who sends so many keys";
 
+/// What it means to go on without nodes that have not put back what they remember.
+const EARLY: &str = "the store is trusted again although some nodes have not put back what they remember; what only they \
+                     have seen last may not be counted";
+
 /// Receives the events of one store.
 pub(crate) struct StoreObserver {
     pub(crate) series: Arc<SharedSeries>,
@@ -44,6 +48,7 @@ impl StoreObserver {
                 self.lost.notify_one();
             }
             Event::Seeded { counters, .. } => info!(counters, "put back what this node remembers"),
+            Event::TrustedEarly { missing } => warn!(missing, "{EARLY}"),
             Event::Exact => info!("decisions are exact"),
             Event::LatePushed { .. } => {} // counted, and too frequent for the log
             Event::Pushed { counters, units } => {

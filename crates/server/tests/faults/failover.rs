@@ -89,17 +89,18 @@ fn ten_failovers_cost_no_decision_and_forget_nothing() {
     let admitted = history.of_rule("ledger").filter(|r| r.admitted()).count() as u64;
     eprintln!(
         "failovers: {} decisions, {} without the store; at most {} and {} hundredths; exact after {recoveries:?}; \
-         {} charged for {admitted} admissions",
+         {} charged for {admitted} admissions; trusted early {} times",
         history.records.len(),
         history.records.iter().filter(|r| r.local()).count(),
         history.percent(window),
         history.percent(bucket),
         fleet.used(0, ledger),
+        fleet.metrics("tidegate_store_trusted_early_total"),
     );
     history.none_failed();
     for rate in [window, bucket] {
         history.at_most(rate, SHARE, Record::local);
         history.at_most(rate, 100 + SHARE, |_| true);
     }
-    fleet.accounts_for(ledger, admitted);
+    fleet.accounts_for(ledger, admitted, 40);
 }

@@ -142,19 +142,24 @@ impl Fleet {
     /// Units that the store may count twice, as the nodes themselves report it: they sent a charge and have
     /// no reply to it.
     pub(crate) fn unconfirmed(&self) -> u64 {
-        let nodes = self.nodes.iter();
-        nodes
-            .map(|node| node.metric("tidegate_store_unconfirmed_units_total"))
-            .sum()
+        self.metrics("tidegate_store_unconfirmed_units_total")
     }
 
-    /// Every admission is charged in the store, and beside them at most what no node has a reply to.
+    /// A metric of all nodes together.
+    pub(crate) fn metrics(&self, name: &str) -> u64 {
+        self.nodes.iter().map(|node| node.metric(name)).sum()
+    }
+
+    /// Every admission is charged in the store, and beside them at most what no node has a reply to. `per_second` are
+    /// admitted in a second: so many may be missing for each time that a node trusted the store before all had put
+    /// back what they remember, as it reports itself.
     #[track_caller]
-    pub(crate) fn accounts_for(&self, rate: &Rate, admitted: u64) {
+    pub(crate) fn accounts_for(&self, rate: &Rate, admitted: u64, per_second: u64) {
         let mut charged = 0;
         wait_for("every admission to be charged", || {
             charged = self.used(0, rate);
-            (charged >= admitted).then_some(())
+            let early = self.metrics("tidegate_store_trusted_early_total");
+            (charged + early * per_second >= admitted).then_some(())
         });
         let more = self.unconfirmed();
         assert!(

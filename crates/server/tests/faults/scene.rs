@@ -87,7 +87,7 @@ impl Scene {
             history.at_most(rate, 100 + SHARE, |_| true);
         }
         self.fleet
-            .accounts_for(&self.ledger, self.admitted(history));
+            .accounts_for(&self.ledger, self.admitted(history), 0);
     }
 
     pub(crate) fn admitted(&self, history: &History) -> u64 {

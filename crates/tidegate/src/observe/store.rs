@@ -99,6 +99,7 @@ pub struct SharedSeries {
     exact: Gauge,
     losses: Counter,
     seeded: Counter,
+    trusted_early: Counter,
     pushed: Counter,
     unconfirmed: Counter,
     dropped: Counter,
@@ -124,6 +125,7 @@ impl SharedSeries {
                 self.losses.inc();
             }
             Event::Seeded { counters, .. } => self.seeded.add(*counters as u64),
+            Event::TrustedEarly { .. } => self.trusted_early.inc(),
             Event::Exact => self.exact.set(1),
             Event::Pushed { units, .. } | Event::LatePushed { units } => self.pushed.add(*units),
             Event::Unconfirmed { units } => self.unconfirmed.add(*units),
@@ -175,6 +177,12 @@ impl SharedSeries {
             Kind::Counter,
             "Counters that this node put back into a store that had lost them.",
             self.seeded.get(),
+        );
+        page.single(
+            "tidegate_store_trusted_early_total",
+            Kind::Counter,
+            "How often the store was trusted again before every node had put back what it remembers.",
+            self.trusted_early.get(),
         );
         page.single(
             "tidegate_store_reconciled_units_total",

@@ -25,6 +25,12 @@ pub enum Event {
         /// How many counters.
         counters: usize,
     },
+    /// The store is trusted again although some nodes have not restored what they remember: they had a second.
+    /// What only they remember is lost as far as the others have charged as much meanwhile.
+    TrustedEarly {
+        /// How many nodes.
+        missing: usize,
+    },
     /// Decisions are exact again.
     Exact,
     /// Local spending was charged to the store.

@@ -60,8 +60,9 @@ pub(super) enum Next {
     Seed,
     /// Wait for the others.
     Wait,
-    /// The store is believed again.
-    Believe,
+    /// The store is trusted again. So many nodes have not restored what they remember within the time that
+    /// they had.
+    Trust { missing: usize },
 }
 
 impl Standing {
@@ -164,12 +165,13 @@ impl Standing {
         if self.seeded != self.life {
             return Next::Seed;
         }
-        if !self.all_seeded(vitals) && now.since(since) < self.patience {
+        let missing = self.missing(vitals);
+        if missing > 0 && now.since(since) < self.patience {
             return Next::Wait;
         }
         self.phase = Phase::Exact;
         self.list(vitals, now);
-        Next::Believe
+        Next::Trust { missing }
     }
 
     /// All that this node remembers is in the store.
@@ -177,18 +179,19 @@ impl Standing {
         self.seeded = Some(life);
     }
 
-    fn all_seeded(&self, vitals: &Vitals) -> bool {
-        let seeded = |node: &NodeId| {
+    /// How many other nodes have not restored what they remember.
+    fn missing(&self, vitals: &Vitals) -> usize {
+        let unseeded = |node: &NodeId| {
             let mut beats = vitals.beats.iter();
-            beats.any(|beat| beat.node == *node && beat.seeded == Some(vitals.life))
+            !beats.any(|beat| beat.node == *node && beat.seeded == Some(vitals.life))
         };
         let here = || vitals.beats.iter().map(|beat| beat.node);
         let others = |node: &NodeId| *node != self.me;
         match self.roster.is_empty() {
-            true => here().filter(others).all(|node| seeded(&node)),
+            true => here().filter(others).filter(unseeded).count(),
             false => {
                 let roster = self.roster.iter().map(|(node, _)| node);
-                roster.filter(|node| others(node)).all(seeded)
+                roster.filter(|node| others(node) && unseeded(node)).count()
             }
         }
     }
@@ -269,7 +272,7 @@ mod tests {
         let mut standing = Standing::new(NodeId(1), &Settings::default());
         let first = vitals(7, &[(1, None), (2, Some(7))]);
         let first = standing.heard(&first, SECOND, || false);
-        assert_eq!(first, Next::Believe);
+        assert_eq!(first, Next::Trust { missing: 0 });
         standing.listing = Listing::Complete;
         standing
     }
@@ -281,7 +284,10 @@ mod tests {
         let recovering = vitals(7, &[(1, None), (2, Some(6))]);
         assert_eq!(standing.heard(&recovering, SECOND, || false), Next::Wait);
         let done = vitals(7, &[(1, Some(7)), (2, Some(7))]);
-        assert_eq!(standing.heard(&done, SECOND, || false), Next::Believe);
+        assert_eq!(
+            standing.heard(&done, SECOND, || false),
+            Next::Trust { missing: 0 }
+        );
         assert_eq!(standing.nodes(), 8, "others may be about to be listed");
         assert_eq!(standing.membership().division(1).place, None);
         assert_eq!(standing.roster(), [], "nor is such a list kept");
@@ -298,16 +304,23 @@ mod tests {
         assert_eq!(standing.heard(&peers, SECOND, || true), Next::Seed);
         assert_eq!(standing.beat().seeded, None);
         standing.seeded(Life(7));
-        assert_eq!(standing.heard(&peers, SECOND, || true), Next::Believe);
+        assert_eq!(
+            standing.heard(&peers, SECOND, || true),
+            Next::Trust { missing: 0 }
+        );
     }
 
     #[test]
     fn a_new_life_is_seeded_and_believed_when_all_have_done_so_or_after_a_second() {
         for (at, beats, want) in [
             (1_100, &[(1, Some(8)), (2, Some(7))][..], Next::Wait),
-            (1_100, &[(1, Some(8)), (2, Some(8))], Next::Believe),
+            (
+                1_100,
+                &[(1, Some(8)), (2, Some(8))],
+                Next::Trust { missing: 0 },
+            ),
             (1_100, &[(1, Some(8))], Next::Wait),
-            (2_000, &[(1, Some(8))], Next::Believe),
+            (2_000, &[(1, Some(8))], Next::Trust { missing: 1 }),
         ] {
             let mut standing = settled();
             assert_eq!(
@@ -328,7 +341,10 @@ mod tests {
         let peers = vitals(7, &[(1, None), (2, Some(7))]);
         assert_eq!(standing.heard(&peers, SECOND, || false), Next::Seed);
         standing.seeded(Life(7));
-        assert_eq!(standing.heard(&peers, SECOND, || false), Next::Believe);
+        assert_eq!(
+            standing.heard(&peers, SECOND, || false),
+            Next::Trust { missing: 0 }
+        );
     }
 
     /// The list is empty after an outage. The first to come back once took all shares for its own.

@@ -92,7 +92,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
                     self.owes(); // nothing is left lying
                 }
             }
-            Next::Believe => self.settle_soon(),
+            Next::Trust { missing } => {
+                if missing > 0 {
+                    (self.watcher)(Event::TrustedEarly { missing });
+                }
+                self.settle_soon();
+            }
             Next::Seed | Next::Wait => {
                 if next == Next::Seed && was_known {
                     self.tell_loss();

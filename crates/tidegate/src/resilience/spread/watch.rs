@@ -78,6 +78,7 @@ impl PartWatch for AsOne {
             event,
             Event::Lost
                 | Event::Seeded { .. }
+                | Event::TrustedEarly { .. }
                 | Event::Pushed { .. }
                 | Event::Unconfirmed { .. }
                 | Event::LatePushed { .. }
@@ -97,6 +98,7 @@ impl PartWatch for AsOne {
                 Event::Lost => part.exact = false,
                 Event::Exact => part.exact = true,
                 Event::Seeded { .. }
+                | Event::TrustedEarly { .. }
                 | Event::Pushed { .. }
                 | Event::Unconfirmed { .. }
                 | Event::LatePushed { .. }
@@ -140,6 +142,7 @@ mod tests {
                 Event::Exact => 'e',
                 Event::Lost => 'l',
                 Event::Seeded { .. }
+                | Event::TrustedEarly { .. }
                 | Event::Pushed { .. }
                 | Event::Unconfirmed { .. }
                 | Event::LatePushed { .. }
