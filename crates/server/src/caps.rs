@@ -389,6 +389,24 @@ fn of_resp() -> Vec<Row> {
         ),
         (
             door,
+            "commands between `MULTI` and `EXEC`",
+            number(resp::transaction::MAX_COMMANDS),
+            "an error, and `EXEC` runs none",
+        ),
+        (
+            door,
+            "their bytes",
+            size(resp::transaction::MAX_BYTES),
+            "an error, and `EXEC` runs none",
+        ),
+        (
+            door,
+            "unfinished commands, those between `MULTI` and `EXEC`, and unread responses of a listener",
+            size(unread::MAX_LISTENER_BYTES),
+            "the connection that has neither sent nor read for longest is closed",
+        ),
+        (
+            door,
             "bytes decided in one turn",
             size(resp::buffers::ROOM),
             "others have theirs first",

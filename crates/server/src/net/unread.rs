@@ -131,7 +131,7 @@ impl ConnectionUnread {
         self.bare.fetch_add(1, Relaxed);
     }
 
-    /// Bytes that the edge itself writes, from `hold` to `release`.
+    /// Bytes that the edge itself keeps for the peer, from `hold` to `release`.
     pub(crate) fn hold(&self, bytes: usize) {
         self.held.fetch_add(bytes, Relaxed);
     }
@@ -232,7 +232,7 @@ impl UnreadResponses {
         };
         counter.inc();
         if let Some(closed) = self.line.count() {
-            warn!(%peer, bytes, closed, why, "connection closed, its responses were not read");
+            warn!(%peer, bytes, closed, why, "connection closed, its responses were not read or its commands not finished");
         }
     }
 }

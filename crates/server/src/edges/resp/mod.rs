@@ -29,6 +29,6 @@ pub(crate) mod serve;
 mod session;
 mod tariffs;
 mod throttle;
-mod transaction;
+pub(crate) mod transaction;
 mod verb;
 pub(crate) mod wire;

@@ -3,7 +3,8 @@
 //!
 //! Kept true: nothing more is read before the answers to what was read are sent, so a client that does
 //! not read its answers is not read from. An idle connection holds no buffer. At the end what has come
-//! is answered before the connection closes.
+//! is answered before the connection closes. Unfinished commands and queues are bounded per listener, with unread
+//! replies.
 
 use std::future::poll_fn;
 use std::io;
@@ -144,9 +145,17 @@ where
     let mut last_bytes = LAST_BYTES;
     loop {
         resp.wait_after_guesses(&session, peer).await;
-        let Some((mut buffers, came)) = receive(&mut io, &begun, ending).await? else {
+        // What waits for the rest of a command or for `EXEC` counts with what the client does not read.
+        let waiting = begun.capacity() + session.queued_bytes();
+        activity.unread.hold(waiting);
+        let received = receive(&mut io, &begun, ending).await?;
+        activity.unread.release(waiting);
+        let Some((mut buffers, came)) = received else {
             break;
         };
+        if waiting > 0 {
+            activity.unread.record_sent(came); // also what a client sends is progress
+        }
         let wrong_passwords = session.wrong_passwords;
         let mut from = 0;
         let then = loop {

@@ -33,4 +33,9 @@ impl Session {
             transaction: None,
         }
     }
+
+    /// The memory that commands take which wait for `EXEC`.
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.transaction.as_ref().map_or(0, |queue| queue.bytes())
+    }
 }

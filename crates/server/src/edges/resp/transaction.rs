@@ -9,9 +9,9 @@ use super::reply;
 use super::wire::Arguments;
 
 /// The most bytes that are kept: as many as one command may have.
-const MAX_BYTES: usize = super::wire::LONGEST;
+pub(crate) const MAX_BYTES: usize = super::wire::LONGEST;
 /// The most commands that are kept. Their replies are sent as one.
-const MAX_COMMANDS: usize = 1_000;
+pub(crate) const MAX_COMMANDS: usize = 1_000;
 
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 const TOO_LONG: &str = "ERR the transaction has more than 1000 commands or 65536 bytes; send \
@@ -57,6 +57,11 @@ impl Transaction {
         }
         self.count += 1;
         reply::simple(out, "QUEUED");
+    }
+
+    /// The memory that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.commands.capacity()
     }
 
     /// Marks it as one that runs nothing.

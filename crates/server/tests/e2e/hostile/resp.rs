@@ -202,3 +202,32 @@ fn a_password_is_not_guessed_fast_and_guesses_are_logged_and_counted() {
     );
     assert!(begun.elapsed() >= Duration::from_secs(1));
 }
+
+/// Each connection holds some 120 KiB: commands that wait for `EXEC`, and the beginning of another. Those of all
+/// would be 75 MiB.
+#[test]
+fn commands_that_wait_for_their_rest_are_bounded_over_all_connections() {
+    const CONNECTIONS: usize = 640;
+    const MAX_LISTENER: u64 = 32 << 20;
+    let server = Server::with_resp(RULES, &["--idle", "600"]);
+    let witness = Witness::of_resp(&server);
+    witness.wait_for_answers(50);
+    let queue = command(&["ECHO", &"x".repeat(6_000)]).repeat(10);
+    let unfinished = &command(&["ECHO", &"x".repeat(60_000)])[..59_000];
+    let attack = [&command(&["MULTI"])[..], &queue[..], unfinished].concat();
+    let opened: Vec<TcpStream> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut stream = connect(&server);
+            flood(&mut stream, &attack, 1);
+            stream
+        })
+        .collect();
+    let evicted = "tidegate_unread_connections_closed_total{cause=\"memory\"}";
+    wait_for("connections to be closed", || {
+        (server.metric(evicted) > CONNECTIONS as u64 / 4).then_some(())
+    });
+    let held = server.metric("tidegate_unread_response_bytes");
+    assert!(held <= MAX_LISTENER, "{held} bytes");
+    witness.end("unfinished commands");
+    drop(opened);
+}
