@@ -4,7 +4,7 @@
 //! The following itself is the library's, or that of [`xds`]; here the news become log lines
 //! and metrics, and the series of rules are found when they come into force.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
 use tidegate::live::{Pick, State, left_out};
 use tidegate::{Follower, News, Policy, Reading};
-use tidegate_core::rules::{SourceFile, Warning};
+use tidegate_core::rules::{Rule, SourceFile, Warning};
 use tidegate_core::subject::RuleName;
+use tidegate_core::units::Nanos;
 use tracing::{info, warn};
 
 use crate::config::RulesFrom;
@@ -116,7 +117,7 @@ impl Live {
                 let policy = Arc::clone(service.limiter.policy());
                 let left_out = LeftOut::of(path, from.pick);
                 // A control plane removes limits on purpose.
-                let dropped = from.xds.is_none().then(DroppedRules::default);
+                let dropped = from.xds.is_none().then(ReloadCosts::default);
                 let tell = move |news: News<'_>| {
                     tell(&telling, &known, news);
                     left_out.warn(news);
@@ -212,36 +213,79 @@ impl LeftOut {
     }
 }
 
-/// The rules that a reload drops: named in the log, because nobody who lost a file of a rules folder would
-/// notice that its limits are gone.
+/// What a reload costs: rules that it drops, because nobody who lost a file of a rules folder would notice that its
+/// limits are gone, and rates that it moves, because counts are kept by the place of a rate in its list.
 #[derive(Default)]
-struct DroppedRules {
-    /// The names of the rules that were in force last.
-    known: Mutex<Vec<RuleName>>,
+struct ReloadCosts {
+    /// The rules that were in force last.
+    known: Mutex<Vec<KnownRule>>,
 }
 
-impl DroppedRules {
+struct KnownRule {
+    name: RuleName,
+    /// The window of each rate, in order.
+    windows: Vec<Nanos>,
+}
+
+impl KnownRule {
+    fn of(rule: &Rule) -> Self {
+        let limits = rule.limits(None, "").iter();
+        KnownRule {
+            name: rule.name().clone(),
+            windows: limits.map(|limit| limit.per()).collect(),
+        }
+    }
+
+    /// Whether a rate is still there, at another place.
+    fn is_reordered(&self, before: &KnownRule) -> bool {
+        let old = before.windows.iter().enumerate();
+        let mut moved = old.filter(|(place, window)| self.windows.get(*place) != Some(window));
+        moved.any(|(_, window)| self.windows.contains(window))
+    }
+}
+
+impl ReloadCosts {
     /// How many are named.
     const MAX_NAMED: usize = 10;
 
     fn warn(&self, service: &Service) {
         let policy = service.limiter.policy().get();
-        let rules = policy.rules.rules().iter();
-        let names: Vec<RuleName> = rules.map(|rule| rule.name().clone()).collect();
+        let rules: Vec<KnownRule> = policy.rules.rules().iter().map(KnownRule::of).collect();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let found: HashSet<&str> = names.iter().map(RuleName::as_str).collect();
-        let before = known.iter().map(RuleName::as_str);
-        let dropped: Vec<&str> = before.filter(|name| !found.contains(name)).collect();
-        if !dropped.is_empty() {
-            let named = &dropped[..dropped.len().min(Self::MAX_NAMED)];
-            let (count, rules) = (dropped.len(), named.join(", "));
+        let found: HashMap<&str, &KnownRule> = rules
+            .iter()
+            .map(|rule| (rule.name.as_str(), rule))
+            .collect();
+        let names = |of: &dyn Fn(&KnownRule, Option<&&KnownRule>) -> bool| -> Vec<&str> {
+            let chosen = known
+                .iter()
+                .filter(|old| of(old, found.get(old.name.as_str())));
+            chosen.map(|old| old.name.as_str()).collect()
+        };
+        if let Some((count, rules)) = named(&names(&|_, new| new.is_none())) {
             warn!(
                 count,
                 rules, "rules are no longer in force, their limits are gone"
             );
         }
-        *known = names;
+        let is_reordered = |old: &KnownRule, new: Option<&&KnownRule>| {
+            new.is_some_and(|new| new.is_reordered(old))
+        };
+        if let Some((count, rules)) = named(&names(&is_reordered)) {
+            warn!(
+                count,
+                rules,
+                "rates have changed their place in the list of a rule and begin anew; put new rates at the end"
+            );
+        }
+        *known = rules;
     }
+}
+
+/// How many there are, and the first of them; nothing if there are none.
+fn named(names: &[&str]) -> Option<(usize, String)> {
+    let first = &names[..names.len().min(ReloadCosts::MAX_NAMED)];
+    (!names.is_empty()).then(|| (names.len(), first.join(", ")))
 }
 
 impl Standing {

@@ -105,6 +105,37 @@ fn a_second_refund_gives_nothing_back_in_any_part() {
     assert_eq!([bench.booked(&own), bench.booked(&all)], [1, 1]);
 }
 
+/// Every node would refund it once, and the store once more.
+#[test]
+fn nothing_is_refunded_without_the_store_and_once_with_it() {
+    let bench = Bench::new();
+    let own = bench.limit(0, 10, 1);
+    let set = bench.set(&[(&own, 1)]);
+    bench.weather(
+        0,
+        Weather {
+            down: true,
+            ..Weather::FAIR
+        },
+    );
+    let charged = bench.charge(&set);
+    assert_eq!((charged.source, charged.admitted), (Source::Fallback, true));
+    let refund = Refund {
+        id: 7,
+        charged: charged.at,
+        until: charged.at.plus(Nanos::from_secs(60)),
+        set,
+    };
+    let refund = || bench.sim.block_on(bench.store.refund(&refund));
+    assert!(refund().is_err());
+    bench.weather(0, Weather::FAIR);
+    bench.pass(Nanos::from_secs(5));
+    assert_eq!(bench.booked(&own), 1, "charged afterwards");
+    let refunds = [(); 2].map(|()| refund().expect("an answer"));
+    assert_eq!(refunds, [Refunded::Done, Refunded::Already]);
+    assert_eq!(bench.booked(&own), 0);
+}
+
 fn is_opening(event: &Event) -> bool {
     matches!(event, Event::BreakerOpened { .. })
 }

@@ -179,8 +179,26 @@ fn rules_that_vanish_or_break_leave_the_last_good_ones_and_say_so() {
     wait_for("success", || (successful(&server) == 1).then_some(()));
 }
 
-/// A reload that changed nothing said nothing, `/v1/reload` answered before anything was read, and the first
-/// rules were version 2.
+/// Counts are kept by the place of a rate in its list.
+#[test]
+fn rates_that_a_reload_moves_are_named_in_the_log() {
+    let rules = |rate: &str| format!("version: 1\nrules: [{{ name: q, by: ip, rate: {rate} }}]\n");
+    let server = Server::start(&rules("[1000/hour, 20/day]"));
+    server.write("rules.yaml", &rules("[1000/hour, 20/day, 900/month]"));
+    let reloaded = server.admin_post("/v1/reload", "").json();
+    assert_eq!(reloaded["version"], 2, "{reloaded}");
+    let is_moved = |line: &Value| {
+        let message = line["message"].as_str();
+        message.is_some_and(|message| message.contains("changed their place"))
+    };
+    assert!(!server.lines().iter().any(|(_, line)| is_moved(line)));
+    server.write(
+        "rules.yaml",
+        &rules("[100/minute, 1000/hour, 20/day, 900/month]"),
+    );
+    assert_eq!(server.wait_log(is_moved)["rules"], "q");
+}
+
 /// The limits of a file that is lost from a folder ended without a word.
 #[test]
 fn rules_that_a_reload_drops_are_named_in_the_log() {
@@ -193,6 +211,8 @@ fn rules_that_a_reload_drops_are_named_in_the_log() {
     assert!(message.contains("no longer in force"), "{message}");
 }
 
+/// A reload that changed nothing said nothing, `/v1/reload` answered before anything was read, and the first
+/// rules were version 2.
 #[test]
 fn a_reload_says_what_came_of_it() {
     let server = Server::start(&rules('a'));

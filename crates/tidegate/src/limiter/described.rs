@@ -4,7 +4,7 @@ use tidegate_core::described::{Described, Manner};
 use tidegate_core::engine::{Ask, Inquiry, Judged, Stance};
 use tidegate_core::request::Request;
 use tidegate_core::rules::Listed;
-use tidegate_core::store::{ChargeSet, Outcome, Refund, Store, StoreError};
+use tidegate_core::store::{ChargeSet, Outcome, Refund, Source, Store, StoreError};
 use tidegate_core::units::Nanos;
 
 use super::View;
@@ -125,6 +125,10 @@ impl<S: Store> View<'_, S> {
         let store = &self.limiter.store;
         set.max_wait = wait_left();
         let before = store.peek(&set).await?;
+        if before.source == Source::Fallback {
+            // Without the store nothing is given back, which denies too much rather than too little.
+            return Ok((before.clone(), before));
+        }
         set.max_wait = wait_left();
         let mut refund = Refund {
             id: (self.limiter.draw_id)().map_err(no_randomness)?,

@@ -385,9 +385,20 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
                 until: self.time().plus(LATE),
                 set: back,
             };
-            let _lost_or_done = self.refund(&refund).await;
+            let _lost_or_done = self.refund_estimate(&refund).await;
         }
         Ok(())
+    }
+
+    /// Refunds what was not used of an estimate that only this node knows.
+    async fn refund_estimate(&self, refund: &Refund<'_>) -> Answer<Refunded> {
+        let node = &self.node;
+        if !node.decides(&refund.set) {
+            return node.guard.refund(refund).await;
+        }
+        let division = |counter| node.division(counter);
+        let local = &node.memory.local;
+        Ok(local.refund(refund, division, node.store_time()))
     }
 }
 
@@ -454,16 +465,13 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
     }
 
     /// What was admitted here is given back here while the store does not know of it.
+    /// Only the store knows whether an id was refunded before: every node would refund it once. While the store
+    /// cannot be called this is an error, and may be sent again.
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        let node = &self.node;
-        if node.decides(&refund.set) {
-            let division = |counter| node.division(counter);
-            return Ok(node
-                .memory
-                .local
-                .refund(refund, division, node.store_time()));
+        if self.node.decides(&refund.set) {
+            return Err(doubtful());
         }
-        node.guard.refund(refund).await
+        self.node.guard.refund(refund).await
     }
 
     /// Units are drawn in advance from the one true counter only. They are in the mirror like any charge,
