@@ -251,7 +251,12 @@ fn told<'h>(
     };
     let host = once(headers, names.host)?;
     let missing = "missing; the proxy must say what is asked for (nginx: proxy_set_header X-Original-URI $request_uri)";
+    let target = target.filter(|target| !target.is_empty());
     let target = target.ok_or_else(|| fault(names.uri, missing))?;
+    if !(target.starts_with('/') || target.contains("://") || target == "*") {
+        let reason = "neither a path nor a URL; is the proxy's variable spelt right?";
+        return Err(fault(names.uri, reason));
+    }
     let is_absent = |value: Option<&str>| value.is_none_or(str::is_empty);
     if reading.needs_method && is_absent(method) {
         return Err(fault(names.method, names.method_missing));

@@ -112,6 +112,13 @@ fn a_proxy_that_does_not_say_what_is_asked_for_is_refused() {
         "",
         "x-original-uri: missing",
     );
+    check(&[("x-original-uri", "")], "", "x-original-uri: missing");
+    let unexpanded = "{http.request.uir}";
+    check(
+        &[("x-forwarded-uri", unexpanded)],
+        "",
+        "x-forwarded-uri: neither",
+    );
     check(
         &[("x-forwarded-method", "GET")],
         "",
