@@ -169,7 +169,7 @@ descriptors:
             Some("d.plain"),
             Some("d.shown_1.2.3.4"),
             None,
-            Some("d.x_1.y"),
+            Some("d.x.y"),
             None,
         ];
         assert_eq!(stats, want);

@@ -126,8 +126,8 @@ impl<'r> Search<'r, '_> {
     /// A limit of the request's own. It has no name and no mode.
     fn brought(&self, own: OwnLimit, entries: &[DescriptorEntry<'_>]) -> Limited<'r> {
         let precision = self.rules.descriptors.precision;
-        let shown = entries.iter();
-        let shown = shown.map(|(key, value)| (*key, Some(&**value).filter(|v| !v.is_empty())));
+        // Values of clients are no names of statistics: they may be personal, and there is no end to them.
+        let keys = entries.iter().map(|(key, _)| (*key, None));
         Limited {
             subject: self.subject(entries, &[]),
             requests: own.requests,
@@ -138,7 +138,7 @@ impl<'r> Search<'r, '_> {
             shadow: false,
             quota: false,
             metadata: None,
-            stats: stats_key(&self.domain.name, shown).into(),
+            stats: stats_key(&self.domain.name, keys).into(),
         }
     }
 }
