@@ -1,0 +1,294 @@
+//! A listener that is connected to.
+
+use super::*;
+use crate::net::connection::Answer;
+use crate::net::unread::ConnectionUnread;
+use bytes::Bytes;
+use hyper::Request;
+use hyper::body::Incoming;
+use std::net::Ipv4Addr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const TRUSTED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
+
+/// Answers everything, and trusts one address of this machine alone.
+#[derive(Clone)]
+struct Wary;
+
+impl Handler for Wary {
+    async fn handle(&self, _: &Place, _: &ConnectionUnread, _: Request<Incoming>) -> Answer {
+        Answer::new(Bytes::from("fine").into())
+    }
+
+    fn panicked(&self) -> Answer {
+        Answer::new(Bytes::from("sorry").into())
+    }
+
+    fn trusts(&self, peer: IpAddr) -> bool {
+        peer == TRUSTED
+    }
+}
+
+/// Whether a connection is answered on, rather than closed.
+async fn is_served(stream: &mut TcpStream) -> bool {
+    let sent = stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let read = stream.read(&mut [0; 1024]).await;
+    sent.is_ok() && read.is_ok_and(|read| read > 0)
+}
+
+struct Serving {
+    at: SocketAddr,
+    metrics: Arc<Metrics>,
+    phase: watch::Sender<Phase>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+async fn serving(connections: usize, per_peer: Option<usize>) -> Serving {
+    let bounds = Bounds {
+        connections,
+        per_peer,
+        keeping: Keeping {
+            idle: Duration::from_secs(600),
+            age: None,
+            first_request: None,
+        },
+        when_full: WhenFull::RefuseNew,
+    };
+    serving_within(bounds).await
+}
+
+async fn serving_within(bounds: Bounds) -> Serving {
+    let address = "127.0.0.1:0".parse().unwrap();
+    let listener = Listener::open(&address).await.unwrap().unwrap();
+    let Place::Tcp(at) = listener.place() else {
+        panic!("not on an address");
+    };
+    let phase = watch::Sender::new(Phase::Serving);
+    let ending = Ending {
+        phase: phase.subscribe(),
+        busy: mpsc::channel(1).0,
+    };
+    let metrics = Arc::new(Metrics::default());
+    let serving = tokio::spawn(listener.serve(Wary, bounds, ending, Arc::clone(&metrics), None));
+    Serving {
+        at,
+        metrics,
+        phase,
+        serving,
+    }
+}
+
+/// A connection that is served, unless it is closed at once. That may be before `connect` returns.
+async fn served_from(source: [u8; 4], at: SocketAddr) -> Option<TcpStream> {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((source, 0).into()).unwrap();
+    let mut stream = socket.connect(at).await.ok()?;
+    is_served(&mut stream).await.then_some(stream)
+}
+
+#[tokio::test]
+async fn a_peer_gets_as_many_connections_as_it_may_have_and_others_are_closed() {
+    let Serving {
+        at,
+        metrics,
+        phase,
+        serving,
+    } = serving(100, Some(2)).await;
+    let mut inside = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        assert!(is_served(&mut stream).await);
+        inside.push(stream);
+    }
+    for _ in 0..3 {
+        assert!(served_from([127, 0, 0, 1], at).await.is_none());
+    }
+    assert_eq!(metrics.network.refused_by_peer_cap.get(), 3);
+    assert_eq!(metrics.accept_errors.get(), 0);
+    assert!(is_served(&mut inside[0]).await, "those inside stay");
+    drop(inside.pop());
+    // It leaves when the server has seen it go.
+    while served_from([127, 0, 0, 1], at).await.is_none() {}
+    phase.send_replace(Phase::Closing);
+    serving.await.unwrap();
+}
+
+/// A few peers took all connections, and trusted proxies waited until one of them left.
+#[tokio::test]
+async fn peers_that_take_all_they_can_leave_room_for_trusted_ones() {
+    let Serving {
+        at,
+        metrics,
+        phase: _still_serving,
+        ..
+    } = serving(16, None).await;
+    let mut taken = Vec::new();
+    let mut refused = 0;
+    for peer in 1..=8 {
+        for _ in 0..4 {
+            match served_from([127, 0, 0, peer], at).await {
+                Some(stream) => taken.push(stream),
+                None => refused += 1,
+            }
+        }
+    }
+    // Two are reserved, and each peer has a quarter of the rest.
+    assert_eq!((taken.len(), refused), (14, 18));
+    let network = &metrics.network;
+    assert_eq!(network.refused_by_peer_cap.get(), 4);
+    assert_eq!(network.refused_by_listener_cap.get(), 14);
+    let mut trusted = Vec::new();
+    for _ in 0..2 {
+        trusted.push(served_from([127, 0, 0, 9], at).await.unwrap());
+    }
+    // One more waits, and is served when any other leaves.
+    let waiting = tokio::spawn(served_from([127, 0, 0, 9], at));
+    drop(taken.pop());
+    assert!(waiting.await.unwrap().is_some());
+}
+
+fn small(connections: usize, per_peer: usize) -> Bounds {
+    let keeping = Keeping {
+        idle: Duration::from_secs(600),
+        age: None,
+        first_request: None,
+    };
+    Bounds {
+        connections,
+        per_peer: Some(per_peer),
+        keeping,
+        when_full: WhenFull::EvictSilent,
+    }
+}
+
+/// Silent strangers took the 16 connections of their address or all 64, and scrapers were closed or
+/// waited.
+#[tokio::test]
+async fn silent_connections_of_a_small_listener_make_room() {
+    let Serving {
+        at,
+        metrics,
+        phase: _still_serving,
+        ..
+    } = serving_within(small(8, 3)).await;
+    let connect = async |source: [u8; 4]| {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        socket.connect(at).await.unwrap()
+    };
+    let mut busy = served_from([127, 0, 0, 1], at).await.unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        silent.push(connect([127, 0, 0, 1]).await);
+        assert!(is_served(&mut busy).await, "one that is used stays");
+    }
+    // The share of the peer is full, and its next request is answered all the same.
+    assert!(served_from([127, 0, 0, 1], at).await.is_some());
+    for peer in 2..=5 {
+        for _ in 0..3 {
+            silent.push(connect([127, 0, 0, peer]).await);
+        }
+    }
+    // Now all connections that peers may have are taken, and then all there are.
+    assert!(served_from([127, 0, 0, 6], at).await.is_some());
+    for _ in 0..20 {
+        silent.push(connect([127, 0, 0, 9]).await);
+    }
+    assert!(served_from([127, 0, 0, 9], at).await.is_some());
+    assert_eq!(metrics.network.refused_by_peer_cap.get(), 0);
+    assert_eq!(metrics.network.refused_by_listener_cap.get(), 0);
+    while metrics.connections.get() > 8 {
+        tokio::task::yield_now().await;
+    }
+    assert!(metrics.network.silent_evicted.get() >= 40);
+}
+
+/// Requests whose responses are not read are no reason to stay.
+#[tokio::test]
+async fn connections_with_unread_responses_make_room() {
+    let serving = serving_within(small(4, 4)).await;
+    let mut strangers = Vec::new();
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(serving.at).await.unwrap();
+        let requests = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".repeat(10_000);
+        // What does not fit at once is not sent.
+        let sent = stream.write(&requests).await;
+        assert!(sent.is_ok_and(|sent| sent > 0));
+        strangers.push(stream);
+    }
+    for _ in 0..10 {
+        assert!(served_from([127, 0, 0, 1], serving.at).await.is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_of_a_small_listener_soon_sends_a_request_or_is_closed() {
+    let mut bounds = small(4, 4);
+    bounds.keeping.first_request = Some(SMALL_FIRST_REQUEST);
+    let serving = serving_within(bounds).await;
+    let mut used = served_from([127, 0, 0, 1], serving.at).await.unwrap();
+    let mut silent = TcpStream::connect(serving.at).await.unwrap();
+    silent.write_all(b"GET / HTT").await.unwrap();
+    assert!(matches!(silent.read(&mut [0; 9]).await, Ok(0) | Err(_)));
+    assert!(is_served(&mut used).await, "it has sent a request");
+    assert_eq!(serving.metrics.connections_timed_out.get(), 1);
+}
+
+#[tokio::test]
+async fn only_a_socket_nobody_listens_at_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let address = Address::Unix(path.clone());
+    std::fs::write(&path, "precious").unwrap();
+    assert!(Listener::open(&address).await.is_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    std::fs::remove_file(&path).unwrap();
+    let first = Listener::open(&address).await.unwrap().unwrap();
+    assert!(
+        Listener::open(&address).await.is_err(),
+        "somebody listens there"
+    );
+    drop(first);
+    assert!(path.exists(), "as a killed process leaves it");
+    assert!(Listener::open(&address).await.is_ok());
+}
+
+/// The socket was open to everybody until its mode was changed.
+#[tokio::test]
+async fn a_private_socket_is_never_open_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("admin.sock");
+    let address = Address::Unix(path.clone());
+    let mode = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some(found.permissions().mode() & 0o777)
+    };
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let seen = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut seen = std::collections::BTreeSet::new();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                seen.extend(mode(&path));
+            }
+            seen
+        });
+        let runtime = tokio::runtime::Handle::current();
+        for _ in 0..200 {
+            let open = || runtime.block_on(Listener::open_private(&address));
+            let listener = std::thread::scope(|scope| scope.spawn(open).join().unwrap());
+            assert!(listener.unwrap().is_some());
+            assert_eq!(mode(&path), Some(0o600));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        watch.join().unwrap()
+    });
+    assert_eq!(seen, [0o600].into());
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "nothing else is left behind");
+    // It can be reached, and what is in the way is not removed.
+    let first = Listener::open_private(&address).await.unwrap().unwrap();
+    assert!(UnixStream::connect(&path).await.is_ok());
+    assert!(Listener::open_private(&address).await.is_err());
+    drop(first);
+}
