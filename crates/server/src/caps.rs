@@ -10,7 +10,8 @@ use tidegate::{MAX_ADAPTIVE_PERMITS, MOST_ADAPTIVE, MOST_COUNTED, MOST_TENDED};
 use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
-use crate::net::waiting_streams::{EvictedStreams, WaitingStreams};
+use crate::net::large_connections::LargeConnections;
+use crate::net::waiting_streams::{ConnectionStreams, WaitingStreams};
 use crate::net::{body, connection, heads, linger, listener, tls, unfinished_heads, unread};
 
 const BEGIN: &str = "<!-- caps -->\n";
@@ -304,8 +305,20 @@ fn of_http2() -> Vec<Row> {
         (
             door,
             "streams of a connection reset for that",
-            number(EvictedStreams::MAX),
+            number(ConnectionStreams::MAX_EVICTED),
             "the connection ends",
+        ),
+        (
+            door,
+            "connections of a listener that have had more than 32 streams at once",
+            number(LargeConnections::MAX),
+            "the one that has been silent longest is asked to close",
+        ),
+        (
+            door,
+            "such connections that have been asked and are still open",
+            number(LargeConnections::MAX_LEAVING),
+            "the one that has been silent longest is closed",
         ),
         (
             door,

@@ -101,8 +101,8 @@ where
         metrics: Arc::clone(&guards.metrics),
         heads: Arc::default(),
     });
-    let evicted = Arc::clone(&shared.activity.evicted_streams);
-    let streams = StreamQueue::new(Arc::clone(&guards.waiting_streams), evicted);
+    let counts = Arc::clone(&shared.activity.streams);
+    let streams = StreamQueue::new(Arc::clone(&guards.waiting_streams), counts);
     let (requests, head_size) = (Arc::clone(&shared), streams.head_size());
     let service = service_fn(move |request: Request<Incoming>| {
         let held = requests.hold_head(&request);
@@ -293,6 +293,7 @@ mod tests {
             unfinished_heads: Arc::new(Semaphore::new(1)),
             unread: UnreadResponses::new(MAX_LISTENER_BYTES, Arc::clone(&metrics)),
             silent: None,
+            large: Arc::default(),
         };
         let peer = Place::Unix("test".into());
         let keeping = Keeping {

@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
 use super::connection::{self, Handler};
+use super::large_connections::LargeConnections;
 use super::occasional::OccasionalLine;
 use super::peers::{ExceededCap, PeerCaps, Peers, Seat, peer_of};
 use super::silent_connections::{EvictionScope, SilentConnections, SilentPlace};
@@ -194,6 +195,7 @@ impl Listener {
         let waiting_streams = WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics));
         let unfinished_heads = Arc::new(Semaphore::new(MAX_UNFINISHED));
         let unread = UnreadResponses::new(MAX_LISTENER_BYTES, Arc::clone(&metrics));
+        let large = Arc::new(LargeConnections::default());
         loop {
             let permit = tokio::select! {
                 permit = gate.room_in(&room) => permit,
@@ -209,6 +211,7 @@ impl Listener {
                 unfinished_heads: Arc::clone(&unfinished_heads),
                 unread: Arc::clone(&unread),
                 silent: None,
+                large: Arc::clone(&large),
             };
             let accepted = tokio::select! {
                 accepted = self.accept(door.clone(), bounds.keeping, guards, &gate, &tls) => accepted,

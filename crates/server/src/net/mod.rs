@@ -13,7 +13,8 @@
 //! | heads of an HTTP/2 connection | [`heads::MAX_CONNECTION_BYTES`] | the stream is refused |
 //! | HTTP/2 connections of a listener that wait for the rest of a head | [`unfinished_heads::MAX_UNFINISHED`] | the connection ends |
 //! | HTTP/2 streams of a listener that wait | [`WaitingStreams::MAX_BYTES`](waiting_streams::WaitingStreams::MAX_BYTES) | the one that has waited longest is reset |
-//! | evicted streams of a connection | [`EvictedStreams::MAX`](waiting_streams::EvictedStreams::MAX) | the connection ends |
+//! | evicted streams of a connection | [`ConnectionStreams::MAX_EVICTED`](waiting_streams::ConnectionStreams::MAX_EVICTED) | the connection ends |
+//! | connections of a listener that have had more than 32 streams at once | [`LargeConnections::MAX`](large_connections::LargeConnections::MAX) | the one that has been silent longest is asked to close |
 //! | body | 64 KiB, lists 1 MiB | 413 |
 //! | body trickling | [`body::DEADLINE`] | 408 |
 //! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |
@@ -32,6 +33,7 @@ mod client_names;
 pub(crate) mod connection;
 pub(crate) mod fair;
 pub(crate) mod heads;
+pub(crate) mod large_connections;
 pub(crate) mod linger;
 pub(crate) mod listener;
 pub(crate) mod occasional;

@@ -1,4 +1,4 @@
-//! The connections of a small listener, of which a new one can take the place of one that is silent.
+//! A bounded number of connections, of which a new one can take the place of one that is silent.
 //!
 //! The admin and metrics listeners have few connections, so that few silent strangers would take them all.
 //! When such a listener or the share of a peer is full, the connection that has been silent longest is
@@ -6,8 +6,9 @@
 //! nor read anything of a response. Time is counted in accepted connections, because only another accepted
 //! connection evicts one.
 //!
-//! Every turn of a connection takes a lock here. The listeners that decide requests have no such table:
-//! their next connection waits or is closed.
+//! Every turn of a connection takes a lock here. On the listeners that decide requests the next connection
+//! waits or is closed, and only large connections are in such a table (see `large_connections`). Time is
+//! counted there in connections that have become large.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use tidegate::identity::ClientIp;
 
 use super::unread::TurnEnd;
 
-/// The open connections of one listener that have not been evicted.
+/// The connections of one listener, or its large ones, that have not been evicted.
 #[derive(Default)]
 pub(crate) struct SilentConnections {
     table: Mutex<SilentTable>,
@@ -26,7 +27,7 @@ pub(crate) struct SilentConnections {
 
 #[derive(Default)]
 struct SilentTable {
-    /// Connections accepted so far. Their numbers order them by age.
+    /// Connections entered so far. Their numbers order them by age.
     accepted: u64,
     connections: BTreeMap<u64, SilentEntry>,
 }
@@ -34,7 +35,7 @@ struct SilentTable {
 struct SilentEntry {
     /// Nothing for a trusted peer.
     peer: Option<ClientIp>,
-    /// How many connections had been accepted when something last happened on this one.
+    /// How many connections had entered when something last happened on this one.
     active_at: u64,
     progress: TurnProgress,
     is_in_flight: bool,
@@ -92,6 +93,25 @@ impl SilentConnections {
         }
     }
 
+    /// A place in a table of at most `max` connections. If all are taken, the connection that has been silent
+    /// longest is evicted. If requests are in flight on all of them, the one whose progress is oldest is.
+    pub(crate) fn enter_within(this: &Arc<Self>, max: usize) -> SilentPlace {
+        if this.open() >= max && this.evict(EvictionScope::Listener).is_none() {
+            let mut table = this.table.lock();
+            let oldest = table
+                .connections
+                .iter()
+                .min_by_key(|(_, entry)| entry.active_at)
+                .map(|(&number, _)| number);
+            let evicted = oldest.and_then(|number| table.connections.remove(&number));
+            drop(table);
+            if let Some(evicted) = evicted {
+                evicted.wake();
+            }
+        }
+        Self::enter(this, None)
+    }
+
     /// Evicts the connection that has been silent longest, if there is one.
     pub(crate) fn evict(&self, scope: EvictionScope) -> Option<EvictedConnection> {
         let mut table = self.table.lock();
@@ -107,10 +127,17 @@ impl SilentConnections {
         let (&number, _) = silent.min_by_key(|(_, entry)| entry.active_at)?;
         let entry = table.connections.remove(&number)?;
         drop(table);
-        if let Some(waker) = entry.waker {
+        entry.wake();
+        Some(EvictedConnection)
+    }
+}
+
+impl SilentEntry {
+    /// Lets an evicted connection see that it is.
+    fn wake(self) {
+        if let Some(waker) = self.waker {
             waker.wake();
         }
-        Some(EvictedConnection)
     }
 }
 
@@ -194,6 +221,23 @@ mod tests {
         assert_eq!(listener.open(), 1);
         drop((silent, asks, reads, waits, newcomer));
         assert_eq!(listener.open(), 0);
+    }
+
+    #[test]
+    fn a_request_in_flight_protects_a_connection_unless_all_have_one() {
+        let table = Arc::new(SilentConnections::default());
+        let enter = || SilentConnections::enter_within(&table, 3);
+        let (first, second, silent) = (enter(), enter(), enter());
+        assert_eq!(end_turn(&second, 1, 0, true), TurnEnd::GoesOn);
+        assert_eq!(end_turn(&first, 1, 0, true), TurnEnd::GoesOn);
+        let third = enter();
+        assert!(is_evicted(&silent) && !is_evicted(&first) && !is_evicted(&second));
+        assert_eq!(end_turn(&third, 1, 0, true), TurnEnd::GoesOn);
+        // Something was sent since then.
+        assert_eq!(end_turn(&first, 1, 7, true), TurnEnd::GoesOn);
+        let _fourth = enter();
+        assert!(is_evicted(&second) && !is_evicted(&first) && !is_evicted(&third));
+        assert_eq!(table.open(), 3);
     }
 
     #[test]

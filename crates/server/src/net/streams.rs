@@ -18,14 +18,14 @@ use std::task::{Context, Poll, Waker, ready};
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 
-use super::waiting_streams::{EvictedStreams, StreamWork, WaitingStreams};
+use super::waiting_streams::{ConnectionStreams, StreamWork, WaitingStreams};
 
 /// The streams of a connection whose work has not begun.
 pub(super) struct StreamQueue {
     /// Each with the bytes that its request's head takes.
     queued: Arc<Mutex<QueuedStreams>>,
     waiting: Arc<WaitingStreams>,
-    evicted: Arc<EvictedStreams>,
+    connection: Arc<ConnectionStreams>,
 }
 
 #[derive(Default)]
@@ -62,13 +62,12 @@ impl HeadSize {
 }
 
 impl StreamQueue {
-    /// A queue whose streams join `waiting` when they have to wait. Those evicted there are counted in
-    /// `evicted`.
-    pub(super) fn new(waiting: Arc<WaitingStreams>, evicted: Arc<EvictedStreams>) -> Self {
+    /// A queue whose streams join `waiting` when they have to wait, and are counted in `connection`.
+    pub(super) fn new(waiting: Arc<WaitingStreams>, connection: Arc<ConnectionStreams>) -> Self {
         StreamQueue {
             queued: Arc::default(),
             waiting,
-            evicted,
+            connection,
         }
     }
 
@@ -84,12 +83,13 @@ impl StreamQueue {
     fn advance(&self) -> bool {
         let works = std::mem::take(&mut self.queued.lock().works);
         let any = !works.is_empty();
+        self.connection.record_open(works.len());
         // Nobody has to be woken: a task polls its work again.
         let mut no_waker = Context::from_waker(Waker::noop());
         for (mut work, head_bytes) in works {
             if work.as_mut().poll(&mut no_waker).is_pending() {
-                let (waiting, evicted) = (&self.waiting, &self.evicted);
-                tokio::spawn(WaitingStreams::enter(waiting, work, head_bytes, evicted));
+                let (waiting, connection) = (&self.waiting, &self.connection);
+                tokio::spawn(WaitingStreams::enter(waiting, work, head_bytes, connection));
             }
         }
         any
@@ -98,7 +98,7 @@ impl StreamQueue {
 
 impl Drop for StreamQueue {
     fn drop(&mut self) {
-        self.evicted.end(&self.waiting);
+        self.connection.end(&self.waiting);
     }
 }
 
@@ -135,7 +135,7 @@ impl<C: Future> Future for ConnectionWithStreams<'_, C> {
         }
         if let Some(turn) = &mut this.turn {
             // Before the turn is polled: whoever polls this looks at the evicted streams next.
-            this.streams.evicted.wait(cx.waker());
+            this.streams.connection.wait(cx.waker());
             ready!(turn.as_mut().poll(cx));
         }
         let polled = loop {

@@ -30,7 +30,7 @@ pub(crate) const MAX_LISTENER_BYTES: usize = 32 << 20;
 pub(crate) const MAX_CONNECTION_BYTES: usize = 4 << 20;
 
 /// What a response takes beside its body: its head, and its stream in the HTTP/2 library.
-const RESPONSE_BYTES: usize = 2 << 10;
+pub(super) const RESPONSE_BYTES: usize = 2 << 10;
 
 /// A connection with less than this is not in the table. It is as much as a connection takes anyway.
 const MIN_COUNTED: usize = 8 << 10;

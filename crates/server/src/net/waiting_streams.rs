@@ -10,7 +10,7 @@
 //! connection that has something to read.
 //!
 //! What the HTTP/2 library has allocated for the streams of a connection stays allocated until the
-//! connection ends. So a connection of which [`EvictedStreams::MAX`] streams were evicted has to end. While
+//! connection ends. So a connection of which [`ConnectionStreams::MAX`] streams were evicted has to end. While
 //! more than [`MAX_LEAVING`] such connections have not ended yet, all others take turns: each waits until
 //! one of them has. Otherwise the runtime would first read all that has arrived on thousands of connections.
 
@@ -52,7 +52,7 @@ struct WaitingTable {
 /// Lock order: nothing that holds the lock of a work enters the table or locks another work.
 struct WaitingWork {
     state: Mutex<WorkState>,
-    evicted_streams: Arc<EvictedStreams>,
+    connection: Arc<ConnectionStreams>,
 }
 
 struct WorkState {
@@ -65,11 +65,16 @@ struct WorkState {
 /// Connections that have to end and may be left to run: a megabyte of memory or two.
 const MAX_LEAVING: usize = 8;
 
-/// The streams of one connection that were evicted.
+/// What is known about the streams of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct EvictedStreams {
-    count: AtomicUsize,
-    connection: Mutex<ConnectionTurn>,
+pub(crate) struct ConnectionStreams {
+    /// Those that were evicted.
+    evicted: AtomicUsize,
+    turn: Mutex<ConnectionTurn>,
+    /// Streams of the connection that wait now.
+    waiting: AtomicUsize,
+    /// The largest number of streams that were open at the same time.
+    max_open: AtomicUsize,
 }
 
 /// What a connection is doing while others may make it end.
@@ -83,22 +88,35 @@ enum ConnectionTurn {
     Ended,
 }
 
-impl EvictedStreams {
+impl ConnectionStreams {
     /// Evicted streams after which a connection ends. An honest client seldom loses one.
-    pub(crate) const MAX: usize = 16;
+    pub(crate) const MAX_EVICTED: usize = 16;
 
     /// Whether the connection has to end.
     pub(super) fn is_at_max(&self) -> bool {
-        self.count.load(Relaxed) >= Self::MAX
+        self.evicted.load(Relaxed) >= Self::MAX_EVICTED
+    }
+
+    /// So many streams are to be run beside those that wait.
+    pub(super) fn record_open(&self, queued: usize) {
+        let open = queued + self.waiting.load(Relaxed);
+        if open > self.max_open.load(Relaxed) {
+            self.max_open.store(open, Relaxed);
+        }
+    }
+
+    /// The largest number of streams that were open at the same time.
+    pub(super) fn max_open(&self) -> usize {
+        self.max_open.load(Relaxed)
     }
 
     fn count_one(&self, listener: &WaitingStreams) {
-        let connection = self.connection.lock();
-        let count = self.count.fetch_add(1, Relaxed) + 1;
-        if count != Self::MAX {
+        let turn = self.turn.lock();
+        let count = self.evicted.fetch_add(1, Relaxed) + 1;
+        if count != Self::MAX_EVICTED {
             return;
         }
-        match &*connection {
+        match &*turn {
             ConnectionTurn::Runs => {}
             ConnectionTurn::Waits(waker) => waker.wake_by_ref(),
             ConnectionTurn::Ended => return,
@@ -108,13 +126,13 @@ impl EvictedStreams {
 
     /// The connection waits for its turn, and `waker` wakes it.
     pub(super) fn wait(&self, waker: &Waker) {
-        *self.connection.lock() = ConnectionTurn::Waits(waker.clone());
+        *self.turn.lock() = ConnectionTurn::Waits(waker.clone());
     }
 
     /// To be called when the connection has ended.
     pub(super) fn end(&self, listener: &WaitingStreams) {
-        let mut connection = self.connection.lock();
-        *connection = ConnectionTurn::Ended;
+        let mut turn = self.turn.lock();
+        *turn = ConnectionTurn::Ended;
         if self.is_at_max() {
             listener.leaving.fetch_sub(1, Relaxed);
             listener.turns.notify_one();
@@ -147,12 +165,12 @@ impl WaitingStreams {
     }
 
     /// Adds a stream whose head takes `head_bytes`, and evicts the oldest ones if it must. When it is
-    /// evicted itself, that is counted in `evicted_streams` of its connection.
+    /// evicted itself, that is counted in its `connection`.
     pub(super) fn enter(
         this: &Arc<Self>,
         work: StreamWork,
         head_bytes: usize,
-        evicted_streams: &Arc<EvictedStreams>,
+        connection: &Arc<ConnectionStreams>,
     ) -> WaitingStream {
         let bytes = Self::STREAM_BYTES + head_bytes;
         let state = WorkState {
@@ -161,8 +179,9 @@ impl WaitingStreams {
         };
         let work = Arc::new(WaitingWork {
             state: Mutex::new(state),
-            evicted_streams: Arc::clone(evicted_streams),
+            connection: Arc::clone(connection),
         });
+        connection.waiting.fetch_add(1, Relaxed);
         let mut evicted = Vec::new();
         let mut table = this.table.lock();
         table.bytes += bytes;
@@ -178,7 +197,7 @@ impl WaitingStreams {
         drop(table);
         for evicted in evicted {
             this.metrics.network.streams_evicted.inc();
-            evicted.evicted_streams.count_one(this);
+            evicted.connection.count_one(this);
             evicted.evict();
         }
         WaitingStream {
@@ -244,6 +263,7 @@ impl Future for WaitingStream {
 
 impl Drop for WaitingStream {
     fn drop(&mut self) {
+        self.work.connection.waiting.fetch_sub(1, Relaxed);
         let mut table = self.table.table.lock();
         if let Some((bytes, _)) = table.streams.remove(&self.number) {
             table.bytes -= bytes;
@@ -296,14 +316,14 @@ mod tests {
     #[tokio::test]
     async fn others_wait_while_many_connections_have_to_end() {
         let streams = WaitingStreams::new(0, Arc::default());
-        let lose_all = |connection: &EvictedStreams| {
-            (0..2 * EvictedStreams::MAX).for_each(|_| connection.count_one(&streams));
+        let lose_all = |connection: &ConnectionStreams| {
+            (0..2 * ConnectionStreams::MAX_EVICTED).for_each(|_| connection.count_one(&streams));
         };
-        let connections: Vec<EvictedStreams> = (0..=MAX_LEAVING)
-            .map(|_| EvictedStreams::default())
+        let connections: Vec<ConnectionStreams> = (0..=MAX_LEAVING)
+            .map(|_| ConnectionStreams::default())
             .collect();
         connections.iter().for_each(&lose_all);
-        assert!(connections.iter().all(EvictedStreams::is_at_max) && streams.is_behind());
+        assert!(connections.iter().all(ConnectionStreams::is_at_max) && streams.is_behind());
         let turns: Vec<_> = (0..3)
             .map(|_| {
                 let streams = Arc::clone(&streams);
@@ -319,7 +339,7 @@ mod tests {
         for turn in turns {
             turn.await.unwrap();
         }
-        let late = EvictedStreams::default();
+        let late = ConnectionStreams::default();
         late.end(&streams);
         lose_all(&late);
         connections[1..]

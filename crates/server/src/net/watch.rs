@@ -7,7 +7,8 @@
 //! its age is asked to finish too, and cut off when its grace has passed. One that holds responses of which
 //! nothing was sent for the idle time is cut off too, whatever else its peer sends, and at once if others
 //! need the memory of its responses. One that has lost many streams to others is cut
-//! off too, and on a small listener the one that has been silent longest when others need its place.
+//! off too, and on a small listener the one that has been silent longest when others need its place. A large
+//! one that has been silent longest is asked to finish when there are too many of them.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -22,10 +23,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::address::Place;
 use crate::drain::Phase;
+use crate::net::large_connections::LargeConnections;
 use crate::net::peers::Seat;
 use crate::net::silent_connections::{SilentPlace, TurnProgress};
-use crate::net::unread::{ConnectionUnread, TurnEnd, UnreadCause, UnreadPlace, UnreadResponses};
-use crate::net::waiting_streams::{EvictedStreams, WaitingStreams};
+use crate::net::unread::{
+    ConnectionUnread, RESPONSE_BYTES, TurnEnd, UnreadCause, UnreadPlace, UnreadResponses,
+};
+use crate::net::waiting_streams::{ConnectionStreams, WaitingStreams};
 
 /// The idle time is counted in so many parts: a connection is asked to close when that many have
 /// passed since its last request, and cut off one part later. A request itself reads no clock.
@@ -79,6 +83,20 @@ pub(crate) struct Guards {
     pub(crate) unread: Arc<UnreadResponses>,
     /// Its place among the connections of a small listener.
     pub(crate) silent: Option<SilentPlace>,
+    /// The large connections of its listener.
+    pub(crate) large: Arc<LargeConnections>,
+}
+
+/// Where a connection has a place that it may lose to another.
+enum EvictionPlace {
+    /// Nowhere.
+    Unplaced,
+    /// Among the connections of a small listener.
+    Small(SilentPlace),
+    /// Among the large ones of its listener.
+    Large(SilentPlace),
+    /// Among those that were large and have to leave.
+    Leaving(SilentPlace),
 }
 
 /// A connection that is counted as open, until this is dropped. A panic drops it too.
@@ -106,8 +124,8 @@ pub(crate) struct Activity {
     leaving: AtomicBool,
     /// What the connection holds for its peer.
     pub(crate) unread: Arc<ConnectionUnread>,
-    /// Its streams that were evicted.
-    pub(crate) evicted_streams: Arc<EvictedStreams>,
+    /// What is known about its streams.
+    pub(crate) streams: Arc<ConnectionStreams>,
 }
 
 /// A request under way, until it is dropped.
@@ -121,7 +139,14 @@ impl Activity {
         UnderWay(self)
     }
 
-    /// Ends a turn of a connection that has a place among those of a small listener.
+    /// Whether it has had many streams at the same time, or has as many responses that are not read.
+    fn is_large(&self) -> bool {
+        let streams = self.streams.max_open();
+        let max_unread = LargeConnections::MIN_STREAMS * RESPONSE_BYTES;
+        streams > LargeConnections::MIN_STREAMS || streams > 0 && self.unread.bytes() > max_unread
+    }
+
+    /// Ends a turn of a connection that has a place which it may lose.
     fn end_turn(&self, place: &SilentPlace, waker: &Waker) -> TurnEnd {
         let progress = TurnProgress {
             requests: self.begun.load(Relaxed),
@@ -150,6 +175,10 @@ enum Eviction {
     Streams,
     /// It has been silent for longer than the others of its listener.
     Silent,
+    /// It is large and has been silent for longer than the other large ones.
+    Large,
+    /// It was asked to leave and has not left.
+    Leaving,
 }
 
 /// How long a connection has been silent, in quarters of the idle time.
@@ -196,7 +225,10 @@ pub(crate) async fn over<C: Future>(
     // The change itself may have come before this connection.
     let leaving = *guards.phase.borrow_and_update() != Phase::Serving;
     activity.leaving.store(leaving, Relaxed);
-    let place = guards.silent.take();
+    let mut place = match guards.silent.take() {
+        Some(place) => EvictionPlace::Small(place),
+        None => EvictionPlace::Unplaced,
+    };
     let quarter = keeping.idle / QUARTERS;
     let mut first_request = keeping.first_request.filter(|time| *time < keeping.idle);
     let mut tick = pin!(sleep(first_request.unwrap_or(quarter)));
@@ -220,15 +252,22 @@ pub(crate) async fn over<C: Future>(
                 if unread_place.end_turn(cx.waker()) == TurnEnd::Evicted {
                     return Poll::Ready(Eviction::Unread);
                 }
-                if activity.evicted_streams.is_at_max() {
+                if activity.streams.is_at_max() {
                     return Poll::Ready(Eviction::Streams);
                 }
-                match &place {
-                    Some(place) if activity.end_turn(place, cx.waker()) == TurnEnd::Evicted => {
-                        Poll::Ready(Eviction::Silent)
-                    }
-                    _ => Poll::Pending,
+                if matches!(place, EvictionPlace::Unplaced) && activity.is_large() {
+                    place = EvictionPlace::Large(guards.large.enter());
                 }
+                let (place, eviction) = match &place {
+                    EvictionPlace::Unplaced => return Poll::Pending,
+                    EvictionPlace::Small(place) => (place, Eviction::Silent),
+                    EvictionPlace::Large(place) => (place, Eviction::Large),
+                    EvictionPlace::Leaving(place) => (place, Eviction::Leaving),
+                };
+                if activity.end_turn(place, cx.waker()) == TurnEnd::Evicted {
+                    return Poll::Ready(eviction);
+                }
+                Poll::Pending
             }) => match eviction {
                 Eviction::Unread => {
                     cut_off(UnreadCause::Memory);
@@ -239,6 +278,12 @@ pub(crate) async fn over<C: Future>(
                     open.0.network.silent_evicted.inc();
                     break None;
                 }
+                Eviction::Large => {
+                    open.0.network.silent_evicted.inc();
+                    place = EvictionPlace::Leaving(guards.large.leave());
+                    finish(conversation.as_mut());
+                }
+                Eviction::Leaving => break None,
             },
             () = tick.as_mut() => {
                 if first_request.take().is_some() && activity.begun.load(Relaxed) == 0 {

@@ -12,7 +12,7 @@ pub struct NetworkMetrics {
     pub refused_by_peer_cap: Counter,
     /// Connections beyond those that peers which are not trusted may have together.
     pub refused_by_listener_cap: Counter,
-    /// Connections of a small listener closed because others needed their place.
+    /// Connections of a small listener, and large ones of any listener, closed because others needed their place.
     pub silent_evicted: Counter,
     /// HTTP/2 streams whose head was more than is held in memory.
     pub heads_refused: Counter,
@@ -42,7 +42,7 @@ impl NetworkMetrics {
         page.single(
             "tidegate_silent_connections_closed_total",
             Kind::Counter,
-            "Connections of the admin and metrics listeners closed to make room for others.",
+            "Silent connections closed to make room: of the admin and metrics listeners, and with many streams once.",
             self.silent_evicted.get(),
         );
         let mut family = |name, help, label, samples: &[(&str, &Counter)]| {

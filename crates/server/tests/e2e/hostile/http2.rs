@@ -348,6 +348,44 @@ fn streams_of_many_connections_that_never_finish_take_little_memory_and_leave_it
     }
 }
 
+/// What the HTTP/2 library had allocated for finished streams stayed with their connections, some 200 KiB
+/// each, for as long as a client kept them open.
+#[test]
+fn few_connections_that_have_had_many_streams_stay_open() {
+    const CONNECTIONS: usize = 400;
+    const STREAMS: u32 = 120;
+    /// Large connections of a listener, those that leave, the witness and the reader of the metric.
+    const MAX_OPEN: u64 = 256 + 64 + 4;
+    for at in 0..2 {
+        let server = Server::with(RULES, &["--idle", "600"]);
+        let door = &doors(&server)[at];
+        let witness = (door.witness)(&server);
+        witness.wait_for_answers(50);
+        let (begun, rest) = door.body.split_at(door.body.len() / 2);
+        let head = post(door.path);
+        let all =
+            |each: &dyn Fn(u32) -> Vec<u8>| (0..STREAMS).map(each).collect::<Vec<_>>().concat();
+        let begun = all(&|turn| {
+            let head = frame(HEADERS, END_HEADERS, stream(turn), &head);
+            [head, frame(DATA, 0, stream(turn), begun)].concat()
+        });
+        let rest = all(&|turn| frame(DATA, END_STREAM, stream(turn), rest));
+        let mut clients = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut raw = Raw::connect(door.address).unwrap();
+            raw.send(&begun).unwrap();
+            raw.wait_for_ping().unwrap();
+            raw.send(&rest).unwrap();
+            raw.wait_for_answer(stream(STREAMS - 1));
+            clients.push(raw);
+        }
+        wait_for("the connections to be closed", || {
+            (server.metric("tidegate_connections ") <= MAX_OPEN).then_some(())
+        });
+        witness.end(door.edge);
+    }
+}
+
 /// The fields of a head are held from its first frame on, and the last one never comes.
 #[test]
 fn heads_that_are_never_finished_are_few() {
