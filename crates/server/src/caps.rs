@@ -416,7 +416,7 @@ fn of_resp() -> Vec<Row> {
             door,
             "unfinished commands, those between `MULTI` and `EXEC`, and unread responses of a listener",
             size(unread::MAX_LISTENER_BYTES),
-            "the connection that has neither sent nor read for longest is closed",
+            "the connection that has read nothing for longest is closed",
         ),
         (
             door,

@@ -152,7 +152,8 @@ async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     .await
 }
 
-/// A body counts as large when it has become so, not when it says that it will be.
+/// A body that says that it will be large waits for its room before more of it is read, and holds little meanwhile. One
+/// that does not say so is large when it has become so.
 async fn collect<B>(mut body: B, most: usize) -> Result<Received, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -161,7 +162,7 @@ where
         return Err(BodyError::TooLarge { most });
     }
     let mut room: Option<Transfer> = None;
-    let mut is_large = false;
+    let (will_be_large, mut is_large) = (body.size_hint().lower() > SMALL as u64, false);
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = next(&mut body, room.as_ref()).await? {
@@ -175,9 +176,9 @@ where
         if let Some(room) = &mut room {
             room.moved(data.len());
         }
-        if length > SMALL && !is_large {
+        if (length > SMALL || will_be_large && length > UNCOUNTED) && !is_large {
             is_large = true;
-            room = Some(LARGE.begin().await);
+            room = Some(large_room(room.take()).await?);
         } else if length > UNCOUNTED && room.is_none() && !body.is_end_stream() {
             room = Some(WAITING.begin().await);
         }
@@ -194,6 +195,18 @@ where
     }
     let bytes = if all.is_empty() { first } else { all.freeze() };
     Ok(Received { bytes, room })
+}
+
+/// Room for a large body. One that had room as a small one waits there, and can lose it meanwhile.
+async fn large_room(small: Option<Transfer>) -> Result<Transfer, BodyError> {
+    let Some(small) = small else {
+        return Ok(LARGE.begin().await);
+    };
+    tokio::select! {
+        biased;
+        large = LARGE.begin() => Ok(large),
+        () = small.outpaced() => Err(BodyError::Outpaced),
+    }
 }
 
 type Frame<B> = Result<hyper::body::Frame<Bytes>, <B as Body>::Error>;

@@ -153,9 +153,6 @@ where
         let Some((mut buffers, came)) = received else {
             break;
         };
-        if waiting > 0 {
-            activity.unread.record_sent(came); // also what a client sends is progress
-        }
         let wrong_passwords = session.wrong_passwords;
         let mut from = 0;
         let then = loop {
