@@ -30,8 +30,20 @@ const CREDENTIAL_HEADERS: [&str; 5] = [
 ];
 
 /// Words in the names of other headers whose values let whoever reads them act as the client.
-const CREDENTIAL_WORDS: [&str; 7] = [
-    "auth", "cookie", "key", "password", "secret", "session", "token",
+const CREDENTIAL_WORDS: [&str; 13] = [
+    "auth",
+    "bearer",
+    "cookie",
+    "credential",
+    "jwt",
+    "key",
+    "otp",
+    "passwd",
+    "password",
+    "secret",
+    "session",
+    "signature",
+    "token",
 ];
 
 /// One line to write.

@@ -80,10 +80,18 @@ pub(crate) struct Notable {
     pub(crate) whom: Whom,
 }
 
+/// Whether a network holds a large part of all addresses.
+pub(crate) fn is_wide(net: IpNet) -> bool {
+    match net {
+        IpNet::V4(net) => net.prefix_len() < 8,
+        IpNet::V6(net) => net.prefix_len() < 7, // fc00::/7 are private addresses
+    }
+}
+
 impl List {
     pub(crate) fn add(&mut self, whom: Whom, entry: Entry, place: Place) {
-        let whole = matches!(whom, Whom::Net(net) if net.prefix_len() == 0);
-        if whole || entry.until.is_some() || matches!(whom, Whom::KeyNamed(_)) {
+        let wide = matches!(whom, Whom::Net(net) if is_wide(net));
+        if wide || entry.until.is_some() || matches!(whom, Whom::KeyNamed(_)) {
             self.notable.push(Notable {
                 place,
                 entry: entry.clone(),

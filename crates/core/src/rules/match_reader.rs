@@ -198,7 +198,8 @@ fn check_path(text: &str) -> Result<(), String> {
     }
     let is_named = |segment: &str| {
         let enclosed = |open, close| segment.starts_with(open) && segment.ends_with(close);
-        segment.starts_with(':') || enclosed('{', '}') || enclosed('<', '>')
+        let is_enclosed = enclosed('{', '}') || enclosed('<', '>') || enclosed('[', ']');
+        segment.starts_with(':') || is_enclosed
     };
     if text.split('/').any(is_named) {
         return Err("in which a segment has a name; write `*` for it".into());

@@ -50,16 +50,32 @@ pub(crate) fn check(
 
 /// Whether the first word after the prefix is that of a setting: `TIDEGATE_HTTP_PORT` beside `TIDEGATE_HTTP`.
 fn has_first_word(name: &str, settings: &[&str]) -> bool {
-    let word = |name: &str| Some(name.strip_prefix(PREFIX)?.split('_').next()?.to_owned());
-    let of_name = word(name);
-    of_name.is_some() && settings.iter().any(|setting| word(setting) == of_name)
+    let of_name = first_word(name);
+    of_name.is_some()
+        && settings
+            .iter()
+            .any(|setting| first_word(setting) == of_name)
+}
+
+fn first_word(name: &str) -> Option<&str> {
+    name.strip_prefix(PREFIX)?.split('_').next()
+}
+
+/// What others call a setting: `TIDEGATE_REDIS_URL` is the store, `TIDEGATE_CONF` the config file.
+fn called_otherwise(name: &str, settings: &[&str]) -> Option<String> {
+    let setting = match first_word(name)? {
+        "REDIS" | "VALKEY" => "TIDEGATE_STORE",
+        "CONF" | "CONFIGURATION" => "TIDEGATE_CONFIG",
+        _ => return None,
+    };
+    settings.contains(&setting).then(|| setting.to_owned())
 }
 
 fn meant(name: &str, settings: &[&str]) -> Option<String> {
     let bare = |name| str::strip_prefix(name, PREFIX);
     let known: Vec<&str> = settings.iter().filter_map(|name| bare(name)).collect();
-    let near = meant_name(bare(name)?, &known)?;
-    Some(format!("{PREFIX}{near}"))
+    let near = meant_name(bare(name)?, &known).map(|near| format!("{PREFIX}{near}"));
+    near.or_else(|| called_otherwise(name, settings))
 }
 
 /// Whether Kubernetes sets a variable of this name for a Service: `NAME_SERVICE_HOST`,
@@ -124,6 +140,7 @@ mod tests {
             ("tidegate_rules", "TIDEGATE_RULES"),
             ("TIDEGTE_STORE", "TIDEGATE_STORE"),
             ("TIDEGATE__STORE", "TIDEGATE_STORE"),
+            ("TIDEGATE_REDIS_URL", "TIDEGATE_STORE"),
         ] {
             let error = error(name, "x").unwrap_or_default();
             let want = format!("`{name}` is no setting; write `{near}`?");

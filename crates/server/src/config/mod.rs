@@ -149,6 +149,9 @@ pub(crate) enum BadConfig {
         "--clock-alarm {alarm} is below --clock-warn {warn}, so nobody would be warned; write more"
     )]
     AlarmBeforeWarning { warn: Nanos, alarm: Nanos },
+    /// Nothing where only something makes sense.
+    #[error("{flag} is 0, which has no meaning; write 1 or more, or leave it out")]
+    Zero { flag: &'static str },
     /// Too little for the tables alone.
     #[error("--memory-cap is below 16MiB, which a few thousand clients would fill; write more")]
     TooLittleMemory,

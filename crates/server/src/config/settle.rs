@@ -26,6 +26,7 @@ impl Layer {
     /// Fills in the defaults. They are the design's; the reasons that are not obvious stand here.
     pub(crate) fn settle(self) -> Result<Settings, BadConfig> {
         let grpc_tls = self.grpc_tls()?;
+        self.check_zeros()?;
         let store = StoreChoice::of(self.store)?;
         let memory_cap = self.memory_cap.unwrap_or(Size(512 << 20));
         if memory_cap.0 < LEAST_MEMORY {
@@ -52,7 +53,7 @@ impl Layer {
             store,
             require_store: self.require_store.unwrap_or(false),
             data: self.data,
-            nodes: self.nodes.filter(|nodes| *nodes > 0),
+            nodes: self.nodes,
             store_budget: self.store_budget.unwrap_or(DEFAULT_BUDGET).max(MIN_BUDGET),
             clock,
             http: self.http.unwrap_or_else(|| loopback(8080)),
@@ -83,7 +84,7 @@ impl Layer {
             // A balancer that probes every second has seen /readyz once before the door closes.
             drain_delay: self.drain_delay.unwrap_or(Duration::from_secs(1)),
             reset: self.reset.unwrap_or_default(),
-            max_connections: self.max_connections.unwrap_or(4096).max(1),
+            max_connections: self.max_connections.unwrap_or(4096),
             max_connections_per_peer: self.max_connections_per_peer,
             // Longer than most proxies keep an idle connection, so that they close first.
             idle: self.idle.unwrap_or(Duration::from_secs(60)).max(MIN_IDLE),
@@ -92,6 +93,24 @@ impl Layer {
 }
 
 impl Layer {
+    /// A 0 is no way to write "without a limit" or "not at all".
+    fn check_zeros(&self) -> Result<(), BadConfig> {
+        let zeros = [
+            ("--max-connections", self.max_connections == Some(0)),
+            (
+                "--max-connections-per-peer",
+                self.max_connections_per_peer == Some(0),
+            ),
+            ("--idle", self.idle == Some(Duration::ZERO)),
+            ("--nodes", self.nodes == Some(0)),
+            ("--store-budget", self.store_budget == Some(Duration::ZERO)),
+        ];
+        match zeros.into_iter().find(|(_, is_zero)| *is_zero) {
+            Some((flag, _)) => Err(BadConfig::Zero { flag }),
+            None => Ok(()),
+        }
+    }
+
     /// The files of TLS on the gRPC door, if it is to have any.
     fn grpc_tls(&self) -> Result<Option<Files>, BadConfig> {
         let half = |given, missing| Err(BadConfig::HalfOfTls { given, missing });

@@ -127,3 +127,19 @@ fn a_file_has_durations_sizes_and_addresses_as_people_write_them() {
     let error = file("drain: 5 parsecs\n").unwrap_err().to_string();
     assert!(error.contains("`5 parsecs` is not a duration"), "{error}");
 }
+
+#[test]
+fn zero_is_no_number_of_connections_nodes_or_milliseconds() {
+    for name in [
+        "max_connections",
+        "max_connections_per_peer",
+        "idle",
+        "nodes",
+        "store_budget",
+    ] {
+        let settled = file(&format!("{name}: 0\n")).unwrap().settle();
+        let message = settled.err().map(|error| error.to_string());
+        let want = format!("--{} is 0,", name.replace('_', "-"));
+        assert!(message.is_some_and(|m| m.starts_with(&want)), "{name}");
+    }
+}

@@ -1,25 +1,25 @@
-//! Entries of lists that hold nobody any more, or everybody.
+//! Entries of lists that hold nobody any more, or nearly everybody.
 
 use crate::rules::fault::{Place, Warning, shown};
-use crate::rules::lists::{List, Notable, Whom};
+use crate::rules::lists::{List, Notable, Whom, is_wide};
 use crate::rules::set::RuleSet;
 use crate::units::Nanos;
 
-/// Warns of `trusted_proxies` and `allow` that hold every address.
+/// Warns of `trusted_proxies` and `allow` that hold a large part of all addresses.
 pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let proxies = set.identity.trusted_proxies.iter();
     if let (Some(net), Some(place)) = (
-        proxies.into_iter().find(|net| net.prefix_len() == 0),
+        proxies.into_iter().find(|net| is_wide(**net)),
         &set.identity_place,
     ) {
         let message = format!(
-            "has `{net}` in `trusted_proxies`, so that every client chooses its own address; write the \
+            "has `{net}` in `trusted_proxies`, so that every client in it chooses its own address; write the \
              networks of your proxies"
         );
         warnings.push(whole(place, message));
     }
     for notable in &set.allow.notable {
-        if matches!(notable.whom, Whom::Net(net) if net.prefix_len() == 0) {
+        if matches!(notable.whom, Whom::Net(net) if is_wide(net)) {
             let message = format!(
                 "has {} in `allow`, so that none of these clients is limited; write smaller networks, or \
                  `mode: off` in the rules",

@@ -59,9 +59,12 @@ impl<'r, 'b> Attributes<'r, 'b> {
                 if request.text(&name).is_some() {
                     return Err(TWICE.to_owned());
                 }
-                // Such a method is none that a rule names.
-                if name == "method" && value.trim_ascii() != &*value {
-                    return Err("has white space at its beginning or end; leave it out".to_owned());
+                // Such a method or host is none that a rule names.
+                if matches!(&*name, "method" | "host") && value.trim_ascii() != &*value {
+                    return Err(WHITE_SPACE.to_owned());
+                }
+                if name == "host" && (value.contains('@') || value.contains("..")) {
+                    return Err("is no host; write its name alone".to_owned());
                 }
                 let value = normal_value(&name, value).map_err(|wrong| wrong.to_string())?;
                 request.attributes.push((name, value));
@@ -72,6 +75,7 @@ impl<'r, 'b> Attributes<'r, 'b> {
 }
 
 const TWICE: &str = "given twice";
+const WHITE_SPACE: &str = "has white space at its beginning or end; leave it out";
 
 /// The attribute of identity that `name` differs from in case only.
 fn identity_name(name: &str) -> Option<&'static str> {
@@ -83,6 +87,9 @@ fn identity_name(name: &str) -> Option<&'static str> {
 
 /// Whether an attribute or a unit may be called that.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    if name.trim_ascii() != name {
+        return Err(WHITE_SPACE.to_owned());
+    }
     match name.len() {
         1..=LONGEST_NAME => Ok(()),
         _ => Err(format!("a name has 1 to {LONGEST_NAME} bytes")),
