@@ -9,11 +9,11 @@ use tidegate_core::units::Nanos;
 
 /// Reservations of this node alone. Bounded; what finds no room stands as it was estimated.
 pub(super) struct Reserved {
-    state: Mutex<State>,
+    state: Mutex<ReservedHere>,
     max: usize,
 }
 
-struct State {
+struct ReservedHere {
     ledger: Ledger,
     /// Reservations that were settled here, and until when anybody may settle them again.
     settled: HashMap<u128, Nanos>,
@@ -21,7 +21,7 @@ struct State {
 
 impl Reserved {
     pub(super) fn new(max: usize) -> Self {
-        let state = State {
+        let state = ReservedHere {
             ledger: Ledger::new(max),
             settled: HashMap::new(),
         };
@@ -67,7 +67,7 @@ impl Reserved {
     }
 }
 
-impl State {
+impl ReservedHere {
     fn remember(&mut self, settle: &Settle<'_>, max: usize, now: Nanos) {
         if self.settled.len() >= max {
             self.settled.retain(|_, until| *until > now);

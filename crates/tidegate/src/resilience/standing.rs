@@ -187,13 +187,11 @@ impl Standing {
         };
         let here = || vitals.beats.iter().map(|beat| beat.node);
         let others = |node: &NodeId| *node != self.me;
-        match self.roster.is_empty() {
-            true => here().filter(others).filter(unseeded).count(),
-            false => {
-                let roster = self.roster.iter().map(|(node, _)| node);
-                roster.filter(|node| others(node) && unseeded(node)).count()
-            }
+        if self.roster.is_empty() {
+            return here().filter(others).filter(unseeded).count();
         }
+        let roster = self.roster.iter().map(|(node, _)| node);
+        roster.filter(|node| others(node) && unseeded(node)).count()
     }
 
     /// Who is not listed stays on the roster for a while: after an outage the list is empty and fills

@@ -214,9 +214,10 @@ impl Lane {
 
     /// An answer, if its server still reigns.
     pub(super) fn counted<T>(&self, live: &Arc<Live>, answer: T) -> Result<T, Fault> {
-        match self.reign.is_of(live.run) {
-            true => Ok(answer),
-            false => Err(Fault::no_primary()),
+        if self.reign.is_of(live.run) {
+            Ok(answer)
+        } else {
+            Err(Fault::no_primary())
         }
     }
 
