@@ -10,9 +10,11 @@ use tidegate::{MAX_ADAPTIVE_PERMITS, MOST_ADAPTIVE, MOST_COUNTED, MOST_TENDED};
 use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
-use crate::net::large_connections::LargeConnections;
+use crate::net::large_connections::{LargeConnections, LargeKind};
 use crate::net::waiting_streams::{ConnectionStreams, WaitingStreams};
-use crate::net::{body, connection, heads, linger, listener, tls, unfinished_heads, unread};
+use crate::net::{
+    body, connection, frame_scanner, heads, linger, listener, tls, transfers, unread,
+};
 
 const BEGIN: &str = "<!-- caps -->\n";
 const END: &str = "<!-- end of caps -->\n";
@@ -156,6 +158,12 @@ fn of_http() -> Vec<Row> {
             "bodies above 4 KiB that wait for their rest",
             number(body::WAITING_AT_ONCE),
             "one that stalls gets 408",
+        ),
+        (
+            door,
+            "bodies that wait for such room, of each kind",
+            number(transfers::MAX_QUEUED),
+            "the one that has waited longest gets 408",
         ),
         (
             door,
@@ -311,7 +319,13 @@ fn of_http2() -> Vec<Row> {
         (
             door,
             "connections of a listener that have had more than 32 streams at once",
-            number(LargeConnections::MAX),
+            number(LargeKind::MAX_WITH_STREAMS),
+            "the one that has been silent longest is asked to close",
+        ),
+        (
+            door,
+            "connections of a listener with more than 8 indexed paths and hosts",
+            number(LargeKind::MAX_WITH_BLOCKS),
             "the one that has been silent longest is asked to close",
         ),
         (
@@ -323,7 +337,7 @@ fn of_http2() -> Vec<Row> {
         (
             door,
             "connections of a listener that wait for the rest of a head",
-            number(unfinished_heads::MAX_UNFINISHED),
+            number(frame_scanner::MAX_UNFINISHED),
             "the connection ends",
         ),
         (

@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
-use super::transfers::{Transfer, Transfers};
+use super::transfers::{Outpaced, Transfer, Transfers};
 
 /// How long a body may take to arrive: many round trips even on a bad line.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
@@ -91,6 +91,12 @@ pub(crate) enum BodyError {
     Broken,
 }
 
+impl From<Outpaced> for BodyError {
+    fn from(_: Outpaced) -> Self {
+        BodyError::Outpaced
+    }
+}
+
 /// The whole body. A body that has arrived with its head, the usual case, sets no timer.
 pub(crate) async fn read<B>(body: B, most: usize) -> Result<Received, BodyError>
 where
@@ -163,13 +169,12 @@ where
     }
     let mut room: Option<Transfer> = None;
     let (will_be_large, mut is_large) = (body.size_hint().lower() > SMALL as u64, false);
-    let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = next(&mut body, room.as_ref()).await? {
         let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
             continue;
         };
-        let length = first.len() + all.len() + data.len();
+        let length = all.len() + data.len();
         if length > most {
             return Err(BodyError::TooLarge { most });
         }
@@ -180,31 +185,31 @@ where
             is_large = true;
             room = Some(large_room(room.take()).await?);
         } else if length > UNCOUNTED && room.is_none() && !body.is_end_stream() {
-            room = Some(WAITING.begin().await);
+            room = Some(WAITING.begin().await?);
         }
+        let is_last = body.is_end_stream();
         // Most bodies are one piece, which then is not copied.
-        if first.is_empty() && all.is_empty() {
-            first = data;
-        } else {
-            all.extend_from_slice(&std::mem::take(&mut first));
-            all.extend_from_slice(&data);
+        if is_last && all.is_empty() {
+            return Ok(Received { bytes: data, room });
         }
-        if body.is_end_stream() {
+        // The rest may never come, and an HTTP/2 piece holds the whole block that it arrived in.
+        all.extend_from_slice(&data);
+        if is_last {
             break;
         }
     }
-    let bytes = if all.is_empty() { first } else { all.freeze() };
+    let bytes = all.freeze();
     Ok(Received { bytes, room })
 }
 
 /// Room for a large body. One that had room as a small one waits there, and can lose it meanwhile.
 async fn large_room(small: Option<Transfer>) -> Result<Transfer, BodyError> {
     let Some(small) = small else {
-        return Ok(LARGE.begin().await);
+        return Ok(LARGE.begin().await?);
     };
     tokio::select! {
         biased;
-        large = LARGE.begin() => Ok(large),
+        large = LARGE.begin() => Ok(large?),
         () = small.outpaced() => Err(BodyError::Outpaced),
     }
 }

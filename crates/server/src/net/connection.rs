@@ -23,12 +23,12 @@ use tracing::{debug, error};
 
 use crate::address::Place;
 use crate::net::fair::Fair;
+use crate::net::frame_scanner::FrameScanner;
+use crate::net::header_blocks::AuthorityUse;
 use crate::net::heads::{HeadError, HeldHead, HeldHeads};
 use crate::net::linger::Lingering;
 use crate::net::outgoing::Outgoing;
 use crate::net::streams::{ConnectionWithStreams, StreamExecutor, StreamQueue};
-use crate::net::unfinished_heads::FrameScanner;
-use crate::net::unix_authority::UnixAuthority;
 use crate::net::unread::ConnectionUnread;
 use crate::net::watch::{self, Activity, Guards, Keeping};
 
@@ -114,12 +114,13 @@ where
         respond(Arc::clone(&requests), served)
     });
     let builder = builder(shared.handler.speaks(), streams.executor());
-    let frames = FrameScanner::new(Arc::clone(&guards.unfinished_heads));
-    let io = Lingering::new(Fair::new(io, frames, Arc::clone(&shared.activity.unread)));
-    let io = match (&shared.peer, shared.handler.speaks()) {
-        (Place::Unix(_), Speaks::Http2) => UnixAuthority::rewritten(io),
-        _ => UnixAuthority::ignored(io),
+    let authority = match (&shared.peer, shared.handler.speaks()) {
+        (Place::Unix(_), Speaks::Http2) => AuthorityUse::UnixSocket,
+        _ => AuthorityUse::Unchanged,
     };
+    let unfinished = Arc::clone(&guards.unfinished_heads);
+    let frames = FrameScanner::new(authority, unfinished, Arc::clone(&shared.activity.streams));
+    let io = Lingering::new(Fair::new(io, frames, Arc::clone(&shared.activity.unread)));
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     let together = pin!(ConnectionWithStreams::new(connection, streams));
     let ended = watch::over(
@@ -153,7 +154,7 @@ fn builder(speaks: Speaks, executor: StreamExecutor) -> Builder<StreamExecutor> 
         .max_local_error_reset_streams(MOST_WRONG)
         .initial_stream_window_size(64 << 10)
         // What a connection holds of bodies that nobody has looked at yet.
-        .initial_connection_window_size(256 << 10)
+        .initial_connection_window_size(64 << 10)
         .max_send_buf_size(64 << 10);
     builder
 }

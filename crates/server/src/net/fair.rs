@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
-use super::unfinished_heads::FrameScanner;
+use super::frame_scanner::FrameScanner;
 use super::unread::ConnectionUnread;
 
 /// What one read may bring. A turn has 128 of them: 64 KiB, some thousands of the smallest frames.
@@ -44,7 +44,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Fair<I> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
-        self.frames.scan(&buffer.filled()[before..])?;
+        self.frames.scan(&mut buffer.filled_mut()[before..])?;
         for _ in 0..(buffer.filled().len() - before) / SHARE {
             match coop::poll_proceed(cx) {
                 Poll::Ready(share) => share.made_progress(),
@@ -92,6 +92,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Fair<I> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::header_blocks::AuthorityUse;
     use super::*;
     use std::future::poll_fn;
     use tokio::sync::Semaphore;
@@ -121,7 +122,8 @@ mod tests {
             read_in_one_turn(tokio::io::repeat(7), 8 << 10).await,
             1 << 20
         );
-        let frames = || FrameScanner::new(Arc::new(Semaphore::new(0)));
+        let unchanged = AuthorityUse::Unchanged;
+        let frames = || FrameScanner::new(unchanged, Arc::new(Semaphore::new(0)), Arc::default());
         let fair = || Fair::new(tokio::io::repeat(7), frames(), Arc::default());
         let read = read_in_one_turn(fair(), 8 << 10).await;
         assert!((56 << 10..=64 << 10).contains(&read), "{read}");

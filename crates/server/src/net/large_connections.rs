@@ -1,12 +1,13 @@
-//! The large connections of one listener: HTTP/2 connections that have had many streams at the same time.
+//! The large connections of one listener: HTTP/2 connections that make the HTTP/2 library hold memory until they end.
 //!
-//! What the HTTP/2 library has allocated for the streams of a connection stays allocated until the
-//! connection ends: some 200 KiB for 120 streams. So a client that finishes all its streams and then keeps
-//! its connections open makes the process hold memory that nobody uses.
+//! There are two kinds. What the library has allocated for the streams of a connection stays allocated: some
+//! 200 KiB for 120 streams. And it keeps whole blocks of what it has read for some entries of the header table, up to
+//! a hundred of 8 KiB or more (see `header_blocks`). So a client that does either and then keeps its connections open
+//! makes the process hold memory that nobody uses.
 //!
-//! Invariant: a listener has at most [`LargeConnections::MAX`] large connections, and
-//! [`LargeConnections::MAX_LEAVING`] that are leaving. One more large connection makes the one leave that
-//! has been silent longest; one with requests in flight leaves only if all have some. A connection that
+//! Invariant: a listener has at most [`LargeKind::max`] connections of each kind, and
+//! [`LargeConnections::MAX_LEAVING`] that are leaving. One more makes the one of its kind leave that has been
+//! silent longest; one with requests in flight leaves only if all have some. A connection that
 //! leaves serves what is in flight and then ends. One more that leaves cuts off the one that has been silent
 //! longest. So a client that does not leave gains nothing.
 //!
@@ -19,24 +20,55 @@ use super::silent_connections::{SilentConnections, SilentPlace};
 /// The large connections of one listener, and those that are leaving.
 #[derive(Default)]
 pub(crate) struct LargeConnections {
-    open: Arc<SilentConnections>,
+    with_streams: Arc<SilentConnections>,
+    with_blocks: Arc<SilentConnections>,
     leaving: Arc<SilentConnections>,
 }
 
-impl LargeConnections {
+/// What makes a connection large. A connection that is large in both ways counts as one with blocks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum LargeKind {
+    /// It has had more than [`MIN_STREAMS`](Self::MIN_STREAMS) streams at the same time.
+    Streams,
+    /// Its header table may hold more than [`MIN_BLOCKS`](Self::MIN_BLOCKS) blocks.
+    Blocks,
+}
+
+impl LargeKind {
     /// A connection with more streams than this at the same time is large.
     pub(crate) const MIN_STREAMS: usize = 32;
 
     /// So many connections with more than [`MIN_STREAMS`](Self::MIN_STREAMS) waiting streams are as many
     /// streams as may wait on a listener.
-    pub(crate) const MAX: usize = 256;
+    pub(crate) const MAX_WITH_STREAMS: usize = 256;
 
+    /// A connection whose header table may hold more blocks than this is large. A client that calls one
+    /// service needs one for each method, and one for the host.
+    pub(crate) const MIN_BLOCKS: u32 = 8;
+
+    /// Few clients have paths indexed that differ from request to request.
+    pub(crate) const MAX_WITH_BLOCKS: usize = 32;
+
+    /// How many connections of this kind a listener has.
+    fn max(self) -> usize {
+        match self {
+            LargeKind::Streams => Self::MAX_WITH_STREAMS,
+            LargeKind::Blocks => Self::MAX_WITH_BLOCKS,
+        }
+    }
+}
+
+impl LargeConnections {
     /// Those that may be leaving.
     pub(crate) const MAX_LEAVING: usize = 64;
 
     /// A place for a connection that has become large.
-    pub(super) fn enter(&self) -> SilentPlace {
-        SilentConnections::enter_within(&self.open, Self::MAX)
+    pub(super) fn enter(&self, kind: LargeKind) -> SilentPlace {
+        let table = match kind {
+            LargeKind::Streams => &self.with_streams,
+            LargeKind::Blocks => &self.with_blocks,
+        };
+        SilentConnections::enter_within(table, kind.max())
     }
 
     /// A place for one that has to leave.

@@ -15,12 +15,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
 use super::connection::{self, Handler};
+use super::frame_scanner::MAX_UNFINISHED;
 use super::large_connections::LargeConnections;
 use super::occasional::OccasionalLine;
 use super::peers::{ExceededCap, PeerCaps, Peers, Seat, peer_of};
 use super::silent_connections::{EvictionScope, SilentConnections, SilentPlace};
 use super::tls::Tls;
-use super::unfinished_heads::MAX_UNFINISHED;
 use super::unread::{MAX_LISTENER_BYTES, UnreadResponses};
 use super::waiting_streams::WaitingStreams;
 use super::watch::{Guards, Keeping};

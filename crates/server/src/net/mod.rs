@@ -11,14 +11,16 @@
 //! | nothing sent, headers trickling, answer not read | `--idle` | closed |
 //! | header bytes and fields of a request | [`connection::LONGEST_HEAD`], [`heads::MAX_FIELDS`] | 431 |
 //! | heads of an HTTP/2 connection | [`heads::MAX_CONNECTION_BYTES`] | the stream is refused |
-//! | HTTP/2 connections of a listener that wait for the rest of a head | [`unfinished_heads::MAX_UNFINISHED`] | the connection ends |
+//! | HTTP/2 connections of a listener that wait for the rest of a head | [`frame_scanner::MAX_UNFINISHED`] | the connection ends |
 //! | HTTP/2 streams of a listener that wait | [`WaitingStreams::MAX_BYTES`](waiting_streams::WaitingStreams::MAX_BYTES) | the one that has waited longest is reset |
 //! | evicted streams of a connection | [`ConnectionStreams::MAX_EVICTED`](waiting_streams::ConnectionStreams::MAX_EVICTED) | the connection ends |
-//! | connections of a listener that have had more than 32 streams at once | [`LargeConnections::MAX`](large_connections::LargeConnections::MAX) | the one that has been silent longest is asked to close |
+//! | connections of a listener that have had more than 32 streams at once | [`LargeKind::MAX_WITH_STREAMS`](large_connections::LargeKind::MAX_WITH_STREAMS) | the one that has been silent longest is asked to close |
+//! | connections of a listener that have had more than 8 paths and hosts indexed | [`LargeKind::MAX_WITH_BLOCKS`](large_connections::LargeKind::MAX_WITH_BLOCKS) | the one that has been silent longest is asked to close |
 //! | body | 64 KiB, lists 1 MiB | 413 |
 //! | body trickling | [`body::DEADLINE`] | 408 |
 //! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |
 //! | bodies above 4 KiB that wait | [`body::WAITING_AT_ONCE`] | the next one takes the room of one that stalls |
+//! | bodies that wait for such room | [`transfers::MAX_QUEUED`] | the one that has waited longest gets 408 |
 //! | unread responses of a connection | [`unread::MAX_CONNECTION_BYTES`] | its lists wait |
 //! | unread responses of a listener | [`unread::MAX_LISTENER_BYTES`] | the connection that has read nothing for longest is closed |
 //! | HTTP/2 streams per connection | [`connection::MOST_STREAMS`] | refused by the protocol |
@@ -32,6 +34,8 @@ pub(crate) mod body;
 mod client_names;
 pub(crate) mod connection;
 pub(crate) mod fair;
+pub(crate) mod frame_scanner;
+mod header_blocks;
 pub(crate) mod heads;
 pub(crate) mod large_connections;
 pub(crate) mod linger;
@@ -42,9 +46,7 @@ pub(crate) mod peers;
 pub(crate) mod silent_connections;
 mod streams;
 pub(crate) mod tls;
-mod transfers;
-pub(crate) mod unfinished_heads;
-mod unix_authority;
+pub(crate) mod transfers;
 pub(crate) mod unread;
 pub(crate) mod waiting_streams;
 pub(crate) mod watch;

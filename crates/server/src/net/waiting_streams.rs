@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
@@ -75,6 +75,8 @@ pub(crate) struct ConnectionStreams {
     waiting: AtomicUsize,
     /// The largest number of streams that were open at the same time.
     max_open: AtomicUsize,
+    /// Blocks that its header table may hold.
+    held_blocks: AtomicU32,
 }
 
 /// What a connection is doing while others may make it end.
@@ -108,6 +110,15 @@ impl ConnectionStreams {
     /// The largest number of streams that were open at the same time.
     pub(super) fn max_open(&self) -> usize {
         self.max_open.load(Relaxed)
+    }
+
+    pub(super) fn record_held_blocks(&self, blocks: u32) {
+        self.held_blocks.store(blocks, Relaxed);
+    }
+
+    /// Blocks that the connection's header table may hold, see [`HeaderBlocks`](super::header_blocks::HeaderBlocks).
+    pub(super) fn held_blocks(&self) -> u32 {
+        self.held_blocks.load(Relaxed)
     }
 
     fn count_one(&self, listener: &WaitingStreams) {

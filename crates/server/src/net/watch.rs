@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::address::Place;
 use crate::drain::Phase;
-use crate::net::large_connections::LargeConnections;
+use crate::net::large_connections::{LargeConnections, LargeKind};
 use crate::net::peers::Seat;
 use crate::net::silent_connections::{SilentPlace, TurnProgress};
 use crate::net::unread::{
@@ -94,9 +94,23 @@ enum EvictionPlace {
     /// Among the connections of a small listener.
     Small(SilentPlace),
     /// Among the large ones of its listener.
-    Large(SilentPlace),
+    Large(LargeKind, SilentPlace),
     /// Among those that were large and have to leave.
     Leaving(SilentPlace),
+}
+
+impl EvictionPlace {
+    /// Gives a connection that has become large its place among the large ones. Once there it stays.
+    fn grow(&mut self, activity: &Activity, large: &LargeConnections) {
+        let known = match self {
+            EvictionPlace::Unplaced => None,
+            EvictionPlace::Large(kind, _) => Some(*kind),
+            EvictionPlace::Small(_) | EvictionPlace::Leaving(_) => return,
+        };
+        if let Some(kind) = activity.large_kind().filter(|kind| Some(*kind) > known) {
+            *self = EvictionPlace::Large(kind, large.enter(kind));
+        }
+    }
 }
 
 /// A connection that is counted as open, until this is dropped. A panic drops it too.
@@ -139,11 +153,16 @@ impl Activity {
         UnderWay(self)
     }
 
-    /// Whether it has had many streams at the same time, or has as many responses that are not read.
-    fn is_large(&self) -> bool {
+    /// What makes it large, if it is. As many responses that are not read count as many streams.
+    fn large_kind(&self) -> Option<LargeKind> {
+        if self.streams.held_blocks() > LargeKind::MIN_BLOCKS {
+            return Some(LargeKind::Blocks);
+        }
         let streams = self.streams.max_open();
-        let max_unread = LargeConnections::MIN_STREAMS * RESPONSE_BYTES;
-        streams > LargeConnections::MIN_STREAMS || streams > 0 && self.unread.bytes() > max_unread
+        let max_unread = LargeKind::MIN_STREAMS * RESPONSE_BYTES;
+        let many =
+            streams > LargeKind::MIN_STREAMS || streams > 0 && self.unread.bytes() > max_unread;
+        many.then_some(LargeKind::Streams)
     }
 
     /// Ends a turn of a connection that has a place which it may lose.
@@ -255,13 +274,11 @@ pub(crate) async fn over<C: Future>(
                 if activity.streams.is_at_max() {
                     return Poll::Ready(Eviction::Streams);
                 }
-                if matches!(place, EvictionPlace::Unplaced) && activity.is_large() {
-                    place = EvictionPlace::Large(guards.large.enter());
-                }
+                place.grow(activity, &guards.large);
                 let (place, eviction) = match &place {
                     EvictionPlace::Unplaced => return Poll::Pending,
                     EvictionPlace::Small(place) => (place, Eviction::Silent),
-                    EvictionPlace::Large(place) => (place, Eviction::Large),
+                    EvictionPlace::Large(_, place) => (place, Eviction::Large),
                     EvictionPlace::Leaving(place) => (place, Eviction::Leaving),
                 };
                 if activity.end_turn(place, cx.waker()) == TurnEnd::Evicted {

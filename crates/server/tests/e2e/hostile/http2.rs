@@ -386,6 +386,73 @@ fn few_connections_that_have_had_many_streams_stay_open() {
     }
 }
 
+/// What a client sends between frames that matter, so that each of them arrives in a block of its own.
+fn filler() -> Vec<u8> {
+    frame(0xbe, 0, 0, &[1; 8 << 10])
+}
+
+/// The HTTP/2 library keeps the block that an indexed path arrived in, and a client had it keep a hundred of
+/// them for each of its connections.
+#[test]
+fn paths_that_a_client_has_indexed_hold_little_memory() {
+    const CONNECTIONS: usize = 400;
+    const PATHS: u32 = 100;
+    /// 32 connections of a listener that hold blocks and 64 that leave, with a hundred blocks each.
+    const MAX_HELD: u64 = 128 << 20;
+    for at in 0..2 {
+        let server = Server::with(RULES, &["--idle", "600"]);
+        let door = &doors(&server)[at];
+        let witness = (door.witness)(&server);
+        witness.wait_for_answers(50);
+        let before = most_held(&server);
+        let mut strangers = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut raw = Raw::connect(door.address).unwrap();
+            for turn in 0..PATHS {
+                // GET, http, a path of two bytes that is inserted into the table, and a host.
+                let block = [0x82, 0x86, 0x44, 2, b'/', b'!' + turn as u8, 1, 1, b'x'];
+                let head = frame(HEADERS, END_HEADERS | END_STREAM, stream(turn), &block);
+                raw.send(&[head, filler()].concat()).unwrap();
+            }
+            // Its requests are done.
+            let _ = raw.wait_for_ping();
+            strangers.push(raw);
+        }
+        witness.end(door.edge);
+        let most = most_held(&server).saturating_sub(before);
+        eprintln!("{}: {} KiB", door.edge, most >> 10);
+        assert!(most <= MAX_HELD, "{}: {most} bytes", door.edge);
+    }
+}
+
+/// A body that waited for its rest held the block that its first byte arrived in.
+#[test]
+fn bodies_that_have_only_begun_hold_little_memory() {
+    const CONNECTIONS: usize = 64;
+    const STREAMS: u32 = 120;
+    /// What the streams take without their bodies, see `streams_of_many_connections`.
+    const MAX_HELD: u64 = 48 << 20;
+    for at in 0..2 {
+        let server = Server::with(RULES, &["--idle", "600"]);
+        let door = &doors(&server)[at];
+        let before = most_held(&server);
+        let mut strangers = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut raw = Raw::connect(door.address).unwrap();
+            for turn in 0..STREAMS {
+                let head = frame(HEADERS, END_HEADERS, stream(turn), &post(door.path));
+                let begun = frame(DATA, 0, stream(turn), &door.body[..1]);
+                raw.send(&[head, begun, filler()].concat()).unwrap();
+            }
+            raw.wait_for_ping().unwrap();
+            strangers.push(raw);
+        }
+        let most = most_held(&server).saturating_sub(before);
+        eprintln!("{}: {} KiB", door.edge, most >> 10);
+        assert!(most <= MAX_HELD, "{}: {most} bytes", door.edge);
+    }
+}
+
 /// The fields of a head are held from its first frame on, and the last one never comes.
 #[test]
 fn heads_that_are_never_finished_are_few() {

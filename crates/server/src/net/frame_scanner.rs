@@ -1,0 +1,323 @@
+//! The frames that an HTTP/2 connection receives, looked at on their way to the HTTP/2 library.
+//!
+//! The library decodes each frame of a head as it comes, and holds the fields until the last one. A client
+//! that never sends the last one makes a connection hold a hundred times what it sent. A head up to 16 KiB fits
+//! into one frame, which is decoded when it is whole. So few honest clients need more than one frame, and
+//! a listener lets [`MAX_UNFINISHED`] connections wait for the rest of a head.
+//!
+//! Header blocks are followed by [`HeaderBlocks`]. Of other frames only the headers are looked at. No length
+//! changes.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::header_blocks::{AuthorityUse, HeaderBlocks};
+use super::waiting_streams::ConnectionStreams;
+
+/// Connections of one listener that wait for the rest of a head.
+pub(crate) const MAX_UNFINISHED: usize = 64;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const FRAME_HEADER: usize = 9;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+const PADDED: u8 = 8;
+const PRIORITY: u8 = 0x20;
+/// The length of the priority in a HEADERS frame.
+const PRIORITY_BYTES: usize = 5;
+
+/// Follows the frames of one connection.
+pub(crate) struct FrameScanner {
+    place: ScanPlace,
+    listener: Arc<Semaphore>,
+    unfinished: Option<OwnedSemaphorePermit>,
+    blocks: HeaderBlocks,
+    connection: Arc<ConnectionStreams>,
+}
+
+/// What the next byte belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ScanPlace {
+    /// The preface, of which so many bytes have come.
+    Preface(usize),
+    /// A frame's header, of which so many bytes have come.
+    Header([u8; FRAME_HEADER], usize),
+    /// A payload that does not matter, of which so many bytes are to come.
+    Payload(usize),
+    /// The length of a head's padding. So many bytes are to come after it, the first of which may be a priority.
+    PadLength { left: usize, priority: usize },
+    /// A header block, after a priority and before padding.
+    Block(BlockPlace),
+    /// Another protocol.
+    Other,
+}
+
+/// Bytes of a header block that are to come, and of what is around it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct BlockPlace {
+    priority: usize,
+    block: usize,
+    padding: usize,
+}
+
+impl FrameScanner {
+    /// For a connection of a listener whose unfinished heads are counted in `listener`. What its heads hold is
+    /// recorded in `connection`.
+    pub(super) fn new(
+        authority: AuthorityUse,
+        listener: Arc<Semaphore>,
+        connection: Arc<ConnectionStreams>,
+    ) -> Self {
+        FrameScanner {
+            place: ScanPlace::Preface(0),
+            listener,
+            unfinished: None,
+            blocks: HeaderBlocks::new(authority),
+            connection,
+        }
+    }
+
+    /// Looks at the next bytes. An error means that the connection has to end.
+    pub(crate) fn scan(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
+        while !bytes.is_empty() && self.place != ScanPlace::Other {
+            let used = self.advance(bytes)?;
+            bytes = &mut bytes[used..];
+        }
+        Ok(())
+    }
+
+    /// Uses the bytes of one place, at least one.
+    fn advance(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self.place {
+            ScanPlace::Preface(have) => {
+                let used = bytes.len().min(PREFACE.len() - have);
+                let is_http2 = bytes[..used] == PREFACE[have..have + used];
+                self.place = match have + used {
+                    _ if !is_http2 => ScanPlace::Other,
+                    have if have == PREFACE.len() => ScanPlace::Header([0; FRAME_HEADER], 0),
+                    have => ScanPlace::Preface(have),
+                };
+                Ok(used)
+            }
+            ScanPlace::Header(mut header, have) => {
+                let used = bytes.len().min(FRAME_HEADER - have);
+                header[have..have + used].copy_from_slice(&bytes[..used]);
+                self.place = ScanPlace::Header(header, have + used);
+                if have + used == FRAME_HEADER {
+                    self.begin_frame(header)?;
+                }
+                Ok(used)
+            }
+            ScanPlace::Payload(left) => {
+                let used = bytes.len().min(left);
+                self.begin_payload(left - used);
+                Ok(used)
+            }
+            ScanPlace::PadLength { left, priority } => {
+                let padding = left.min(usize::from(bytes[0]));
+                self.begin_block(left - padding, priority, padding);
+                Ok(1)
+            }
+            ScanPlace::Block(place) => Ok(self.advance_block(bytes, place)),
+            ScanPlace::Other => Ok(bytes.len()),
+        }
+    }
+
+    fn begin_frame(&mut self, header: [u8; FRAME_HEADER]) -> io::Result<()> {
+        let [a, b, c, kind, flags, ..] = header;
+        let length = u32::from_be_bytes([0, a, b, c]) as usize;
+        let is_last = flags & END_HEADERS != 0;
+        match kind {
+            HEADERS => {
+                if !is_last {
+                    let permit = Arc::clone(&self.listener).try_acquire_owned();
+                    let permit = permit.map_err(|_| {
+                        io::Error::other("too many connections wait for the rest of a head")
+                    })?;
+                    self.unfinished = Some(permit);
+                }
+                self.blocks.begin();
+                let has_priority = flags & PRIORITY != 0;
+                let priority = if has_priority { PRIORITY_BYTES } else { 0 };
+                if flags & PADDED != 0 && length > 0 {
+                    let left = length - 1;
+                    self.place = ScanPlace::PadLength { left, priority };
+                } else {
+                    self.begin_block(length, priority, 0);
+                }
+            }
+            CONTINUATION => {
+                if is_last {
+                    self.unfinished = None;
+                }
+                self.begin_block(length, 0, 0);
+            }
+            _ => self.begin_payload(length),
+        }
+        Ok(())
+    }
+
+    /// `length` bytes are to come of a priority and a header block, and then padding.
+    fn begin_block(&mut self, length: usize, priority: usize, padding: usize) {
+        let priority = priority.min(length);
+        let block = length - priority;
+        self.place = ScanPlace::Block(BlockPlace {
+            priority,
+            block,
+            padding,
+        });
+        if block == 0 {
+            self.begin_payload(priority + padding);
+        }
+    }
+
+    fn advance_block(&mut self, bytes: &mut [u8], mut place: BlockPlace) -> usize {
+        let before = bytes.len().min(place.priority);
+        let block = (bytes.len() - before).min(place.block);
+        self.blocks.scan(&mut bytes[before..before + block]);
+        place.priority -= before;
+        place.block -= block;
+        self.place = ScanPlace::Block(place);
+        if place.block == 0 {
+            let held = self.blocks.held_blocks();
+            self.connection.record_held_blocks(held);
+            self.begin_payload(place.padding);
+        }
+        before + block
+    }
+
+    fn begin_payload(&mut self, left: usize) {
+        self.place = match left {
+            0 => ScanPlace::Header([0; FRAME_HEADER], 0),
+            left => ScanPlace::Payload(left),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let length = (payload.len() as u32).to_be_bytes();
+        [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
+    }
+
+    fn scanner_before_preface(listener: &Arc<Semaphore>) -> FrameScanner {
+        let authority = AuthorityUse::UnixSocket;
+        FrameScanner::new(authority, Arc::clone(listener), Arc::default())
+    }
+
+    fn scanner(listener: &Arc<Semaphore>) -> FrameScanner {
+        let mut scanner = scanner_before_preface(listener);
+        scan(&mut scanner, PREFACE).unwrap();
+        scanner
+    }
+
+    fn scan(scanner: &mut FrameScanner, bytes: &[u8]) -> io::Result<()> {
+        scanner.scan(&mut bytes.to_vec())
+    }
+
+    /// However the bytes are cut, the frames are the same. What looks like a frame in a payload is none.
+    #[test]
+    fn a_head_is_unfinished_until_its_last_frame() {
+        let listener = Arc::new(Semaphore::new(1));
+        let payload = frame(HEADERS, 0, b"inside");
+        let before = [PREFACE.to_vec(), frame(0, 0, &payload), frame(4, 0, b"")].concat();
+        let begun = [
+            frame(HEADERS, END_HEADERS, b"whole"),
+            frame(HEADERS, 0, &payload),
+        ]
+        .concat();
+        let ended = [
+            frame(CONTINUATION, 0, b"x"),
+            frame(CONTINUATION, END_HEADERS, b""),
+        ]
+        .concat();
+        for size in [1, 2, 7, 9, 10, 1_000] {
+            let mut scanner = scanner_before_preface(&listener);
+            for (bytes, free) in [(&before, 1), (&begun, 0), (&ended, 1)] {
+                for part in bytes.chunks(size) {
+                    scan(&mut scanner, part).unwrap();
+                }
+                assert_eq!(listener.available_permits(), free, "in parts of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_listener_lets_so_many_wait_and_whole_heads_pass_all_the_time() {
+        let listener = Arc::new(Semaphore::new(2));
+        let begun = frame(HEADERS, 0, b"x");
+        let (mut first, mut second) = (scanner(&listener), scanner(&listener));
+        assert!(scan(&mut first, &begun).is_ok() && scan(&mut second, &begun).is_ok());
+        let mut third = scanner(&listener);
+        assert!(scan(&mut third, &frame(HEADERS, END_HEADERS, b"x")).is_ok());
+        assert!(scan(&mut third, &begun).is_err());
+        drop(first);
+        assert!(scan(&mut scanner(&listener), &begun).is_ok());
+    }
+
+    #[test]
+    fn other_protocols_are_not_looked_at() {
+        let listener = Arc::new(Semaphore::new(0));
+        for text in ["GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/1.1\r\n\r\n", "P", ""] {
+            let mut scanner = scanner_before_preface(&listener);
+            scan(&mut scanner, text.as_bytes()).unwrap();
+            scan(&mut scanner, &frame(HEADERS, 0, b"x").repeat(9)).unwrap();
+        }
+    }
+
+    /// A priority, padding, and a block in two frames: only the block's own bytes are followed.
+    #[test]
+    fn inserted_paths_are_counted_wherever_the_block_lies() {
+        // `:path` with a value of one byte, inserted.
+        const PATH: [u8; 3] = [0x44, 1, b'/'];
+        const PAIR: [u8; 6] = [0x44, 1, b'/', 0x44, 1, b'/'];
+        let padded = [&[4][..], &[0x44; 5], &PAIR, &[0x44; 4]].concat();
+        let all = [
+            PREFACE.to_vec(),
+            frame(0, 0, &PAIR),
+            frame(HEADERS, END_HEADERS, &PAIR),
+            frame(HEADERS, END_HEADERS | PADDED | PRIORITY, &padded),
+            frame(HEADERS, 0, &PAIR[..2]),
+            frame(CONTINUATION, END_HEADERS, &PATH[2..]),
+            // Neither the padding nor the priority fits.
+            frame(HEADERS, END_HEADERS | PADDED, &[9, 0x44]),
+            frame(HEADERS, END_HEADERS | PRIORITY, &[0x44]),
+            frame(HEADERS, END_HEADERS, &PATH),
+        ]
+        .concat();
+        for size in [1, 2, 7, 9, 10, 1_000] {
+            let connection = Arc::new(ConnectionStreams::default());
+            let listener = Arc::new(Semaphore::new(1));
+            let authority = AuthorityUse::Unchanged;
+            let mut scanner = FrameScanner::new(authority, listener, Arc::clone(&connection));
+            for part in all.chunks(size) {
+                scan(&mut scanner, part).unwrap();
+            }
+            assert_eq!(connection.held_blocks(), 6, "in parts of {size}");
+        }
+    }
+
+    #[test]
+    fn any_bytes_pass_without_a_panic() {
+        let listener = Arc::new(Semaphore::new(1));
+        let mut state = 12_u64;
+        for _ in 0..3_000 {
+            let mut bytes = [0; 300];
+            for byte in &mut bytes {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                // Small numbers make frames that end within the input.
+                *byte = (state >> 33) as u8 & if state & 1 == 0 { 0x0f } else { 0xff };
+            }
+            // An error is as good.
+            let _ = scanner(&listener).scan(&mut bytes);
+        }
+    }
+}
