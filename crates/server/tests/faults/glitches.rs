@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_parts::Fault;
 
-use crate::fleet::{BUDGET, CLOSED, OPENED};
+use crate::fleet::BUDGET;
 use crate::scene::{Played, Scene, at_once};
 use crate::server::DEADLINE;
 
@@ -25,10 +25,11 @@ fn play_in(mut scene: Scene, name: &str, fault: impl FnOnce(&mut Scene)) -> Play
     played
 }
 
-/// A fifth of what nodes wait for, all of it, four times and twenty times that: they wait or give up, but
-/// not by turns.
+/// A fifth of what nodes wait for, all of it, four times and twenty times that: they wait or give up. That they
+/// do not do so by turns is tested where the clock is injected (`silence_soon_after_silence_needs_good_pings`): on a
+/// busy machine a node itself may stand still for a second, which is silence as well.
 #[test]
-fn a_slow_store_is_waited_for_or_given_up_and_not_by_turns() {
+fn a_slow_store_is_waited_for_or_given_up() {
     let budget = BUDGET.duration();
     at_once(&[budget / 5, budget, 4 * budget, 20 * budget], |late| {
         let mut scene = Scene::new();
@@ -39,10 +40,6 @@ fn a_slow_store_is_waited_for_or_given_up_and_not_by_turns() {
         });
         scene.report(&format!("replies {late:?} late"), &played);
         scene.kept_its_promises(&played);
-        for words in [OPENED, CLOSED] {
-            let said = scene.fleet.said(words);
-            assert!(said.iter().all(|times| *times <= 2), "{words}: {said:?}");
-        }
     });
 }
 
