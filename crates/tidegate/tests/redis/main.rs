@@ -18,6 +18,7 @@ mod out_of_step;
 mod reconnect;
 mod reign;
 mod reserved;
+mod rollback;
 mod rotation;
 mod sentinel;
 mod size;

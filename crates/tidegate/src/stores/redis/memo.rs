@@ -13,6 +13,9 @@ pub(super) struct Memo {
     last_seen: AtomicU64,
     /// 0 as long as it is not known.
     epoch: AtomicU64,
+    /// The last moment at which something was written that must not be lost, in milliseconds of the server's clock, and
+    /// the run of the server that acknowledged it.
+    acknowledged: Mutex<Option<(u64, u64)>>,
     /// Where this node last signed in, if the server is of a cluster: the slot, and the key in it.
     pub(super) signed_in: Mutex<Option<(Slot, Vec<u8>)>>,
 }
@@ -23,6 +26,7 @@ impl Default for Memo {
         Memo {
             last_seen: AtomicU64::new(now.map_or(0, |now| Nanos::from(now).get())),
             epoch: AtomicU64::new(0),
+            acknowledged: Mutex::default(),
             signed_in: Mutex::default(),
         }
     }
@@ -50,7 +54,35 @@ impl Memo {
         self.epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// What was charged before this may have been refunded, and the store does not know of it any more.
+    /// When another run than this one last acknowledged something that must not be lost, in milliseconds of the
+    /// server's clock. 0 if none did.
+    pub(super) fn acknowledged_before(&self, run: Option<u64>) -> u64 {
+        let last = *self.acknowledged.lock();
+        let earlier = last.filter(|(known, _)| run != Some(*known));
+        earlier.map_or(0, |(_, millis)| millis)
+    }
+
+    /// This run acknowledged a beat of `at`. The register has its whole milliseconds.
+    pub(super) fn note_beat(&self, run: u64, at: Nanos) {
+        self.acknowledge(run, at.get() / 1_000_000);
+    }
+
+    /// This run acknowledged a refund or a settlement of `at`. Only a later beat shows that it is not lost.
+    pub(super) fn note_refund(&self, run: Option<u64>, at: Nanos) {
+        if let Some(run) = run {
+            self.acknowledge(run, at.get().div_ceil(1_000_000));
+        }
+    }
+
+    fn acknowledge(&self, run: u64, millis: u64) {
+        let mut acknowledged = self.acknowledged.lock();
+        *acknowledged = match *acknowledged {
+            Some((known, last)) if known == run => Some((run, last.max(millis))),
+            _ => Some((run, millis)),
+        };
+    }
+
+    /// What was charged before this may have been refunded or settled, and the store does not know of it any more.
     pub(super) fn data_since(&self) -> Nanos {
         let since = Nanos::from_millis(self.epoch.load(Ordering::Relaxed) >> RANDOM_BITS);
         // Earlier versions drew all bits.
@@ -80,6 +112,21 @@ mod tests {
         let millis = memo.last_seen().get() / 1_000_000;
         memo.note_epoch(millis << RANDOM_BITS | draw_epoch());
         assert_eq!(memo.data_since(), Nanos::from_millis(millis));
+    }
+
+    #[test]
+    fn what_another_run_acknowledged_last_is_known() {
+        let memo = Memo::default();
+        assert_eq!(memo.acknowledged_before(Some(1)), 0);
+        let at = |micros: u64| Nanos::new(micros * 1_000);
+        memo.note_beat(1, at(5_900));
+        assert_eq!(memo.acknowledged_before(Some(1)), 0);
+        assert_eq!(memo.acknowledged_before(Some(2)), 5);
+        memo.note_refund(Some(1), at(7_100));
+        memo.note_beat(1, at(6_000));
+        assert_eq!(memo.acknowledged_before(None), 8);
+        memo.note_beat(2, at(1_000));
+        assert_eq!(memo.acknowledged_before(Some(1)), 1);
     }
 
     #[test]

@@ -101,7 +101,10 @@ impl Store for RedisStore {
         let after = [charged.as_bytes(), until.as_bytes()];
         let charges: Vec<Charge<'_>> = refund.set.charges.iter().map(at_most_kept).collect();
         let read = |_: &Plan, reply: Reply| match reply.verdict() {
-            Ok(1) => Ok(Refunded::Done),
+            Ok(1) => {
+                self.memo.note_refund(self.way.run(), reply.at);
+                Ok(Refunded::Done)
+            }
             Ok(0) => Ok(Refunded::Already),
             Ok(-1) => Ok(Refunded::Lapsed),
             _ => Err(refused(script, Nonsense::Shape)),

@@ -2,8 +2,9 @@
 //!
 //! A life ends when counts may have been lost: the server runs anew, another took over, or its data
 //! is gone. The first two show when a connection is made (`run`), the last by the epoch in the
-//! register of nodes, which is drawn anew when the register is gone. Each primary of a cluster has a
-//! register of its own; when its slot moves, nodes sign in at another and bring the epoch along.
+//! register of nodes, which is drawn anew when the register is gone, or older than what a node knows to have been
+//! written. Each primary of a cluster has a register of its own; when its slot moves, nodes sign in at
+//! another and bring the epoch along.
 
 use redis::Value;
 use tidegate_core::store::{
@@ -51,9 +52,11 @@ pub(super) fn newest_beat(register: &Value) -> Option<u64> {
 
 impl Probe for RedisStore {
     async fn beat(&self, beat: Beat) -> Result<Vitals, StoreError> {
+        let expected = self.way.run();
         let sign = Sign {
             node: hex(beat.node.0),
             seeded: beat.seeded.map_or_else(String::new, |life| hex(life.0)),
+            known: self.memo.acknowledged_before(expected).to_string(),
         };
         let began = std::time::Instant::now();
         let (answer, run) = match &self.way {
@@ -64,6 +67,10 @@ impl Probe for RedisStore {
         let value = answer.map_err(|fault| fault.into_store_error(scripts::BEAT.name, waited))?;
         let told = Told::read(&value).ok_or_else(|| refused(scripts::BEAT, Nonsense::Shape))?;
         self.memo.note_epoch(told.epoch);
+        // Another run has replied without knowing the last beat: it is compared next time.
+        if expected == Some(run) {
+            self.memo.note_beat(run, told.at);
+        }
         Ok(Vitals {
             life: life(run, told.epoch),
             at: told.at,
@@ -126,6 +133,8 @@ impl RedisStore {
 struct Sign {
     node: String,
     seeded: String,
+    /// When an earlier run last acknowledged what must not be lost, in milliseconds.
+    known: String,
 }
 
 impl Sign {
@@ -147,6 +156,7 @@ impl Sign {
                 epoch.as_bytes(),
                 LASTS,
                 stays,
+                self.known.as_bytes(),
             ],
         };
         link.send(Errand::Script(&call), Entry::Plain).await

@@ -19,7 +19,8 @@ impl RedisStore {
         let (script, set) = (scripts::RESERVE, &reserve.set);
         let id = reserve.id.to_be_bytes();
         let lasts = micros(reserve.lasts);
-        let after = [&id[..], lasts.as_bytes()];
+        let since = micros(self.memo.data_since());
+        let after = [&id[..], lasts.as_bytes(), since.as_bytes()];
         let read = |plan: &Plan, reply| decided(script, set, plan, &reply, Intent::Charge);
         let (charges, ledgers) = (&set.charges, ledgers(&set.charges));
         self.run(script, charges, Spending::Charge, &ledgers, &after, read)
@@ -28,13 +29,21 @@ impl RedisStore {
 
     pub(super) async fn settle_in_ledgers(&self, settle: &Settle<'_>) -> Answer<Settled> {
         let script = scripts::SETTLE;
+        // Whether it was settled before went with the data.
+        if settle.charged < self.memo.data_since() {
+            return Ok(settle.outcome(&[], self.memo.last_seen()));
+        }
         let id = settle.id.to_be_bytes();
         let (charged, lasts) = (micros(settle.charged), micros(settle.lasts()));
         let used = used(settle);
         let after = [&id[..], charged.as_bytes(), lasts.as_bytes(), &used];
+        let done = |at, result| {
+            self.memo.note_refund(self.way.run(), at);
+            Ok(result)
+        };
         let read = |_: &Plan, reply: Reply| match reply.verdict() {
-            Ok(1) => Ok(Settled::Done),
-            Ok(2) => Ok(Settled::Late),
+            Ok(1) => done(reply.at, Settled::Done),
+            Ok(2) => done(reply.at, Settled::Late),
             Ok(0) => Ok(settle.outcome(&[], reply.at)),
             Ok(-1) => Ok(Settled::Lapsed),
             _ => Err(refused(script, Nonsense::Shape)),

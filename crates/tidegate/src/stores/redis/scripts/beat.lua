@@ -1,30 +1,58 @@
 -- Leaves a node's sign of life and tells those of all nodes.
 --
--- KEYS   1: the register: per node when it last beat, in milliseconds, and the life it has seeded; and
---        the epoch, which is drawn anew when the register is gone: the milliseconds of that time, and
---        random bits
+-- KEYS   1: the register. Per node when it last beat, in milliseconds, and the life it has seeded.
+--        `epoch`: the milliseconds since which the data is whole, and random bits. It is drawn anew when the register is
+--        gone or was rolled back.
+--        `run`: the run of the server that wrote last, the last beat that it found, and the last beat
 -- ARGV   1: the node; 2: the life it has seeded, or nothing; 3: the epoch, if there is none yet, without the time if it is
 --        new; 4: how long a beat lasts, in milliseconds; 5: how long the register does without one, or
---        nothing if it stays; 6: the call id
+--        nothing if it stays; 6: when an earlier run acknowledged a beat, refund or settlement of this node last, in milliseconds, or 0;
+--        7: the call id
 -- reply  seconds, microseconds, the epoch, then node and seeded life of every node that lives, then the call id
--- writes the register: this beat, and no beats that have ended
+-- writes the register: this beat, the run, a new epoch if it must, and no beats that have ended
+--
+-- A server that loads a snapshot, or a replica that takes over, has the data of an earlier moment. What is written is
+-- kept in order, so a beat that is found shows that all that was written before it is there. A node that knows of
+-- something later takes the data for rolled back.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local lasts = tonumber(ARGV[4])
-local epoch = string.gsub(ARGV[3], '^00000000000', string.format('%011x', now))
-redis.call('HSETNX', KEYS[1], 'epoch', epoch)
+local lasts, known = tonumber(ARGV[4]), tonumber(ARGV[6])
+
+local all = redis.call('HGETALL', KEYS[1])
+local epoch, run, found, last
+for i = 1, #all, 2 do
+  if all[i] == 'epoch' then
+    epoch = all[i + 1]
+  elseif all[i] == 'run' then
+    run, found, last = string.match(all[i + 1], '^(%x+):(%d+):(%d+)$')
+  end
+end
+
+local running = (string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or '0')
+  .. (string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or '0')
+if run ~= running then
+  found = last or now
+end
+redis.call('HSET', KEYS[1], 'run', string.format('%s:%.0f:%.0f', running, found, now))
+
+local random = string.sub(ARGV[3], 12)
+if not epoch then
+  epoch = string.gsub(ARGV[3], '^00000000000', string.format('%011x', now))
+  redis.call('HSET', KEYS[1], 'epoch', epoch)
+elseif known > tonumber(found) and tonumber(string.sub(epoch, 1, 11), 16) <= known then
+  epoch = string.format('%011x', math.max(now, known + 1)) .. random
+  redis.call('HSET', KEYS[1], 'epoch', epoch)
+end
+
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f %s', now, ARGV[2]))
 if ARGV[5] ~= '' then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end
-local all = redis.call('HGETALL', KEYS[1])
-local reply = { time[1], time[2], '' }
+local reply = { time[1], time[2], epoch, ARGV[1], ARGV[2] }
 for i = 1, #all, 2 do
   local node, value = all[i], all[i + 1]
-  if node == 'epoch' then
-    reply[3] = value
-  else
+  if node ~= 'epoch' and node ~= 'run' and node ~= ARGV[1] then
     local at, seeded = string.match(value, '^(%d+) (.*)$')
     -- A clock that was set makes beats look old, or to come: they are renewed soon enough.
     if at and math.abs(now - at) <= lasts then

@@ -1,9 +1,10 @@
 -- Charges an estimate like charge.lua, and remembers it until it is settled or its time is over.
--- Estimates of the same rules and subjects whose time is over come back first.
+-- Estimates of the same rules and subjects whose time is over come back first. Those that were charged before the
+-- data is whole do not: they may have been settled, and that went with the data.
 --
 -- KEYS   the ledger of each rule and subject, then as many records, in the same order
 -- ARGV   1: the plan, each counter once; for each record a version byte and its headers; then the id of
---        the reservation, 16 bytes, and how long it lasts, in microseconds
+--        the reservation, 16 bytes; how long it lasts; and since when the data is whole, both in microseconds
 -- reply  as that of charge.lua; the records are as found after estimates came back
 -- writes as charge.lua; a record that something came back to even if the request is refused; and one
 --        member of a ledger for each charge that was spent

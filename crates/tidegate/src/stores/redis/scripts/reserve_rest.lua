@@ -5,7 +5,7 @@
 local AT_ONCE = 200
 
 local count = #KEYS / 2
-local id, lasts = ARGV[count + 2], tonumber(ARGV[count + 3])
+local id, lasts, since = ARGV[count + 2], tonumber(ARGV[count + 3]), tonumber(ARGV[count + 4])
 local heads, records, found = {}, {}, {}
 for i = 1, count do
   heads[i] = ARGV[1 + i]
@@ -29,12 +29,14 @@ local function bring_back(i)
     if string.sub(member, 1, 1) == 'o' then
       local estimate, span = struct.unpack('<I7I7', member, 23)
       local charged = tonumber(ended[at + 1]) - span
-      for _, charge in ipairs(charges) do
-        if charge.key == i and string.sub(member, 18, 22) == counter_of(charge.limit) then
-          give_back(record, charge.limit, now, charged, estimate)
+      if charged >= since then
+        for _, charge in ipairs(charges) do
+          if charge.key == i and string.sub(member, 18, 22) == counter_of(charge.limit) then
+            give_back(record, charge.limit, now, charged, estimate)
+          end
         end
+        mark_back(ledger, string.sub(member, 2), charged, span, now)
       end
-      mark_back(ledger, string.sub(member, 2), charged, span, now)
     end
     redis.call('ZREM', ledger, member)
   end

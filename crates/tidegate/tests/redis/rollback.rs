@@ -1,0 +1,200 @@
+//! A server that comes back with the data of an earlier moment: refunds and settlements since then are not in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::stores::redis::RedisStore;
+use tidegate_core::algorithms::{Algorithm, Limit};
+use tidegate_core::store::{
+    Beat, Charge, ChargeSet, Life, NodeId, Outcome, Probe, Refund, Refunded, Reserve, Settle,
+    Settled, Store, Used,
+};
+use tidegate_core::subject::RuleName;
+use tidegate_core::units::{Cost, Nanos};
+use tidegate_parts::{Program, Server, ShiftedClock};
+
+use super::{charge, eventually, limit, on_runtime, set, store};
+
+const LASTS: Nanos = Nanos::from_secs(600);
+const AFTER_END: Duration = Duration::from_secs(601);
+const ESTIMATE: u64 = 100;
+
+/// A server with a clock that can be moved, and a node that has charged and reserved there.
+struct Rollback {
+    server: Server,
+    clock: Arc<ShiftedClock>,
+    node: RedisStore,
+    rule: RuleName,
+    limit: Limit,
+}
+
+impl Rollback {
+    async fn new() -> Self {
+        let clock = Arc::new(ShiftedClock::new().expect("a clock"));
+        let server = Server::start_by(Arc::clone(&clock), Program::Redis7, &[]);
+        let node = store(&server.url()).await;
+        Rollback {
+            server,
+            clock,
+            node,
+            rule: RuleName::new("tokens"),
+            limit: limit(Algorithm::FixedWindow, 1_000),
+        }
+    }
+
+    fn set(&self, cost: u64) -> ChargeSet<'_> {
+        let cost = Cost::new(cost).expect("a cost");
+        let charge = charge(1, &self.rule, 0, &self.limit);
+        set([Charge { cost, ..charge }])
+    }
+
+    /// A beat of the next millisecond, and the life that it finds.
+    async fn beat(&self) -> Life {
+        let beat = Beat {
+            node: NodeId(1),
+            seeded: None,
+        };
+        let mut found = Vec::new();
+        eventually("two beats", async || {
+            found.extend(self.node.beat(beat).await.ok());
+            let millis = |at: Nanos| at.get() / 1_000_000;
+            matches!(&found[..], [first, .., last] if millis(first.at) < millis(last.at))
+        })
+        .await;
+        found.pop().expect("a beat").life
+    }
+
+    async fn reserve(&self, id: u128, cost: u64) -> Outcome {
+        let set = self.set(cost);
+        let lasts = LASTS;
+        let reserved = self.node.reserve(&Reserve { id, lasts, set }).await;
+        reserved.expect("an outcome")
+    }
+
+    async fn settle(&self, id: u128, made: &Outcome, used: u64) -> Settled {
+        let settle = Settle {
+            id,
+            charged: made.at,
+            until: made.at.plus(LASTS),
+            set: self.set(ESTIMATE),
+            used: Used::Known([used].into_iter().collect()),
+        };
+        self.node.settle(&settle).await.expect("a result")
+    }
+
+    async fn refund(&self, id: u128, made: &Outcome) -> Refunded {
+        let refund = Refund {
+            id,
+            charged: made.at,
+            until: made.at.plus(LASTS),
+            set: self.set(1),
+        };
+        self.node.refund(&refund).await.expect("a result")
+    }
+
+    async fn used(&self) -> u64 {
+        let found = self.node.inspect(&self.set(1)).await.expect("counters");
+        found[0].as_ref().map_or(0, |counter| counter.used)
+    }
+
+    fn save(&self) {
+        assert_eq!(self.server.ask(&["SAVE"]), "OK");
+    }
+
+    fn crash(&mut self) {
+        self.server.kill();
+        self.server.restart();
+    }
+}
+
+/// What was settled was open again after the rollback, and its estimate came back by itself. Refunds were done twice.
+#[test]
+fn what_was_settled_or_refunded_since_the_snapshot_is_not_again() {
+    on_runtime(async {
+        let mut rollback = Rollback::new().await;
+        let before = rollback.beat().await;
+        let reserved = rollback.reserve(1, ESTIMATE).await;
+        let open = rollback.reserve(2, ESTIMATE).await;
+        let charged = rollback.node.charge(&rollback.set(1)).await;
+        let charged = charged.expect("an outcome");
+        rollback.save();
+        assert_eq!(rollback.settle(1, &reserved, ESTIMATE).await, Settled::Done);
+        assert_eq!(rollback.refund(1, &charged).await, Refunded::Done);
+        rollback.crash();
+
+        assert_ne!(rollback.beat().await, before);
+        assert_eq!(rollback.used().await, 2 * ESTIMATE + 1, "the snapshot");
+        assert_eq!(rollback.settle(1, &reserved, 0).await, Settled::Already);
+        assert_eq!(rollback.settle(2, &open, 0).await, Settled::Already);
+        assert_eq!(rollback.refund(1, &charged).await, Refunded::Lapsed);
+        // The next reservation after their end refunds nothing of them.
+        rollback.clock.set_ahead(AFTER_END).expect("a clock");
+        rollback.reserve(3, 1).await;
+        assert_eq!(rollback.used().await, 2 * ESTIMATE + 2);
+    });
+}
+
+/// From both sides: nothing is forgotten where nothing was lost.
+#[test]
+fn what_is_open_stays_open_when_a_restart_loses_nothing() {
+    on_runtime(async {
+        let mut rollback = Rollback::new().await;
+        rollback.beat().await;
+        let reserved = rollback.reserve(1, ESTIMATE).await;
+        let abandoned = rollback.reserve(2, ESTIMATE).await;
+        let charged = rollback.node.charge(&rollback.set(1)).await;
+        let charged = charged.expect("an outcome");
+        let before = rollback.beat().await;
+        rollback.save();
+        rollback.crash();
+
+        assert_ne!(rollback.beat().await, before, "another run");
+        assert_eq!(rollback.settle(1, &reserved, 10).await, Settled::Done);
+        assert_eq!(rollback.refund(1, &charged).await, Refunded::Done);
+        assert_eq!(rollback.used().await, ESTIMATE + 10);
+        rollback.clock.set_ahead(AFTER_END).expect("a clock");
+        rollback.reserve(3, 1).await;
+        assert_eq!(rollback.used().await, 11);
+        assert_eq!(rollback.settle(2, &abandoned, 0).await, Settled::Late);
+    });
+}
+
+/// Nothing was refunded, and still what others did is not in the data.
+#[test]
+fn a_beat_that_is_missing_is_enough() {
+    on_runtime(async {
+        let mut rollback = Rollback::new().await;
+        rollback.beat().await;
+        let reserved = rollback.reserve(1, ESTIMATE).await;
+        rollback.save();
+        rollback.beat().await;
+        rollback.crash();
+        rollback.beat().await;
+        assert_eq!(rollback.settle(1, &reserved, 0).await, Settled::Already);
+    });
+}
+
+/// A node that never met the server before is the first to find it, and has nothing to compare.
+#[test]
+fn another_node_that_comes_first_hides_nothing() {
+    on_runtime(async {
+        let mut rollback = Rollback::new().await;
+        rollback.beat().await;
+        let charged = rollback.node.charge(&rollback.set(1)).await;
+        let charged = charged.expect("an outcome");
+        rollback.save();
+        assert_eq!(rollback.refund(1, &charged).await, Refunded::Done);
+        rollback.crash();
+
+        let newcomer = store(&rollback.server.url()).await;
+        let beat = Beat {
+            node: NodeId(2),
+            seeded: None,
+        };
+        let met = newcomer.beat(beat).await.expect("vitals").life;
+        assert_ne!(rollback.beat().await, met, "a new epoch");
+        assert_eq!(rollback.refund(1, &charged).await, Refunded::Lapsed);
+        newcomer.beat(beat).await.expect("vitals");
+        assert_eq!(newcomer.life(), rollback.node.life());
+    });
+}
