@@ -15,7 +15,7 @@ pub struct Arrived {
     pub asked: String,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
-    /// As long as its length says.
+    /// As long as its length says, or as its chunks are together.
     pub body: String,
 }
 
@@ -111,10 +111,39 @@ fn read(reader: &mut BufReader<&TcpStream>) -> Option<Arrived> {
         headers,
         body: String::new(),
     };
-    let length =
-        header(&request, "content-length").map_or(Some(0), |length| length.parse().ok())?;
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
+    let body = if header(&request, "transfer-encoding") == Some("chunked") {
+        read_chunks(reader)?
+    } else {
+        let length = header(&request, "content-length");
+        read_bytes(
+            reader,
+            length.map_or(Some(0), |length| length.parse().ok())?,
+        )?
+    };
     request.body = String::from_utf8(body).ok()?;
     Some(request)
+}
+
+fn read_bytes(reader: &mut BufReader<&TcpStream>, length: usize) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    reader.read_exact(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// The chunks without their sizes; nothing if they are broken or end early.
+fn read_chunks(reader: &mut BufReader<&TcpStream>) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let size = usize::from_str_radix(line.split(';').next()?.trim(), 16).ok()?;
+        if size == 0 {
+            break;
+        }
+        body.extend(read_bytes(reader, size)?);
+        read_bytes(reader, 2)?;
+    }
+    let mut trailers = reader.by_ref().lines();
+    while !trailers.next()?.ok()?.is_empty() {}
+    Some(body)
 }

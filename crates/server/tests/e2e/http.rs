@@ -94,6 +94,11 @@ impl Client {
         self.stream.get_mut().write_all(bytes)
     }
 
+    /// Ends what this side sends. The other side may still answer.
+    pub(crate) fn shut_down_sending(&mut self) -> std::io::Result<()> {
+        self.stream.get_ref().shutdown(std::net::Shutdown::Write)
+    }
+
     /// Reads one answer; an error if the connection ends first.
     pub(crate) fn receive(&mut self) -> std::io::Result<Reply> {
         let ended = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);

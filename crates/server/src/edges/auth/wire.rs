@@ -148,6 +148,8 @@ impl Options {
                     let wrong = || fault("key", "write x-api-key or authorization");
                     options.key = Some(KeyHeader::from_name(name).ok_or_else(wrong)?);
                 }
+                // Makes the URL one that no client has written: see `docs/proxies/Caddyfile`.
+                ("nonce", _) => {}
                 ("priority", name) => {
                     let wrong = || fault("priority", "write critical, normal or sheddable");
                     options.priority = Some(Priority::from_name(name).ok_or_else(wrong)?);
@@ -155,7 +157,7 @@ impl Options {
                 _ => {
                     return Err(fault(
                         "query",
-                        "unknown parameter, write deny_status, from, key or priority",
+                        "unknown parameter, write deny_status, from, key, nonce or priority",
                     ));
                 }
             }

@@ -271,6 +271,14 @@ fn how_much_a_request_matters_is_what_the_address_says_and_no_client() {
 fn the_query_is_checked() {
     let deny = |query| Options::read(Some(query)).map(|options| options.deny_status);
     assert_eq!(deny("deny_status=403"), Ok(Some(StatusCode::FORBIDDEN)));
+    for nonce in [
+        "nonce",
+        "nonce=",
+        "nonce=0b5c7f1e-8d1c-4c55",
+        "nonce=1&nonce=2",
+    ] {
+        assert_eq!(Options::read(Some(nonce)), Ok(Options::default()));
+    }
     for (query, field) in [
         ("deny_status=200", "deny_status"),
         ("from=x", "from"),
