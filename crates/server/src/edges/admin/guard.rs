@@ -1,6 +1,7 @@
 //! Who may use the admin listener.
 
 use http::request::Parts;
+use http::uri::Authority;
 use http::{Method, header};
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
@@ -9,6 +10,7 @@ use subtle::ConstantTimeEq;
 
 use crate::address::{Address, Place};
 use crate::edges::http::error::Refusal;
+use crate::edges::http::wire::BadInput;
 
 /// Tokens shorter than this can be guessed.
 const SHORTEST_TOKEN: usize = 16;
@@ -56,11 +58,12 @@ impl Guard {
 
     /// Whether this request may be answered.
     pub(crate) fn admit(&self, peer: &Place, parts: &Parts) -> Result<(), Refusal> {
-        let host = host_of(parts);
+        let authority = authority_of(parts)?;
+        let host = authority.as_deref().map(host_of);
         // A page cannot know the token, so with one only configured names narrow the hosts further.
         let hosts_matter =
             matches!(peer, Place::Tcp(_)) && (self.token.is_none() || !self.hosts.is_empty());
-        if hosts_matter && !host.as_deref().is_some_and(|host| self.is_ours(host)) {
+        if hosts_matter && !host.is_some_and(|host| self.is_ours(host)) {
             return Err(Refusal::Host);
         }
         let reading = matches!(parts.method, Method::GET | Method::HEAD);
@@ -71,7 +74,7 @@ impl Guard {
             let same = origin
                 .split_once("://")
                 .map(|(_, authority)| authority.to_ascii_lowercase());
-            if same.is_none() || same != authority_of(parts) {
+            if same.is_none() || same != authority {
                 return Err(Refusal::Origin);
             }
         }
@@ -121,32 +124,40 @@ fn read_token(file: &Path) -> Result<Token, BadGuard> {
     Ok(Token(Sha256::digest(token).into()))
 }
 
-/// `host:port`, in lower case.
-fn authority_of(parts: &Parts) -> Option<String> {
-    let header = parts
-        .headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
-    let authority = header.or_else(|| parts.uri.authority().map(|authority| authority.as_str()));
-    authority.map(str::to_ascii_lowercase)
+/// The authority that the request is addressed to: `host:port`, in lower case. That of the target counts before that
+/// of the header, as in RFC 9112, 3.2.2.
+///
+/// # Errors
+/// Two `Host` lines: another reader of the request may take the other one.
+fn authority_of(parts: &Parts) -> Result<Option<String>, Refusal> {
+    let mut lines = parts.headers.get_all(header::HOST).iter();
+    let line = lines.next();
+    if lines.next().is_some() {
+        return Err(BadInput {
+            field: "host".to_owned(),
+            reason: "more than one line, send one".to_owned(),
+        }
+        .into());
+    }
+    let target = parts.uri.authority().map(Authority::as_str);
+    let authority = target.or_else(|| line.and_then(|line| line.to_str().ok()));
+    Ok(authority.map(str::to_ascii_lowercase))
 }
 
 /// The host alone.
-fn host_of(parts: &Parts) -> Option<String> {
-    let authority = authority_of(parts)?;
-    let host = match authority.rsplit_once(':') {
+fn host_of(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
-        _ => &authority,
-    };
-    Some(host.to_owned())
+        _ => authority,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parts(method: &str, headers: &[(&str, &str)]) -> Parts {
-        let mut request = http::Request::builder().method(method).uri("/metrics");
+    fn parts(method: &str, target: &str, headers: &[(&str, &str)]) -> Parts {
+        let mut request = http::Request::builder().method(method).uri(target);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -162,7 +173,7 @@ mod tests {
     }
 
     fn check(guard: &Guard, method: &str, headers: &[(&str, &str)]) -> Result<(), Refusal> {
-        guard.admit(&local(), &parts(method, headers))
+        guard.admit(&local(), &parts(method, "/metrics", headers))
     }
 
     #[test]
@@ -195,6 +206,24 @@ mod tests {
             );
         }
         assert_eq!(check(&guard, "GET", &[]), Err(Refusal::Host));
+    }
+
+    /// The first line alone was looked at, and the authority of the target not at all where there was a line.
+    #[test]
+    fn a_request_with_two_hosts_is_judged_by_none_that_an_attacker_hides() {
+        let guard = Guard::new(&address("127.0.0.1:8082"), None, &[]).unwrap();
+        for pair in [["localhost", "evil.example"], ["evil.example", "localhost"]] {
+            let two = check(&guard, "GET", &pair.map(|host| ("host", host)));
+            let is_bad = matches!(&two, Err(Refusal::Bad(bad)) if bad.field == "host");
+            assert!(is_bad, "{pair:?}: {two:?}");
+        }
+        let judged = |target: &str, host: &str| {
+            guard.admit(&local(), &parts("GET", target, &[("host", host)]))
+        };
+        let other = judged("http://evil.example/metrics", "localhost");
+        assert_eq!(other, Err(Refusal::Host));
+        assert_eq!(judged("http://localhost:8082/metrics", "localhost"), Ok(()));
+        assert_eq!(judged("http://localhost/metrics", "evil.example"), Ok(()));
     }
 
     #[test]
