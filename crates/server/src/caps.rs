@@ -240,6 +240,12 @@ fn of_what_is_open() -> Vec<Row> {
     vec![
         (
             door,
+            "used receipts that memory remembers, with counters and all else",
+            flag("memory-cap"),
+            "a refund is `lapsed`",
+        ),
+        (
+            door,
             "charges of open reservations that memory remembers",
             number(MOST_RESERVED),
             "503",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tidegate::clock::SystemClock;
+use tidegate::clock::{Clock, SystemClock};
 use tidegate::observe::{JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
 use tidegate::resilience::{self, PendingUnits, Resilient};
 use tidegate::runtime::TokioRuntime;
@@ -24,6 +24,7 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use crate::data;
+use crate::net::occasional::OccasionalLine;
 use crate::store_events::StoreObserver;
 use crate::store_health::{StoreHealth, StoreOutage};
 
@@ -40,6 +41,9 @@ const CHECK_SECRET: Duration = Duration::from_millis(500);
 pub(crate) const LOCAL: &str = "this node decides by its share of each limit";
 /// How long to wait before looking whether decisions are exact.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// The line about refunds that lapse at the memory cap, which any client that refunds a lot can cause.
+static LAPSED_AT_CAP: OccasionalLine = OccasionalLine::new();
 
 /// The counters.
 pub(crate) enum Counters {
@@ -202,6 +206,13 @@ impl Counters {
             Counters::Disk(store) => Some(store.memory()),
             Counters::Shared(_) => None,
         }
+    }
+
+    /// Whether a refund that lapsed did so at the memory cap. Its receipt is still good then, but memory has no room
+    /// to remember its id. On a node with a shared store this never happens.
+    fn lacks_room_for(&self, lapsed: &Refund<'_>) -> bool {
+        let memory = self.memory();
+        memory.is_some_and(|memory| memory.clock().now() < lapsed.until)
     }
 
     pub(crate) fn facts(&self) -> StoreFacts<'_> {
@@ -484,7 +495,17 @@ impl Store for Counters {
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
-        either!(self, store => store.refund(refund))
+        let refunded = either!(self, store => store.refund(refund));
+        if matches!(refunded, Ok(Refunded::Lapsed))
+            && self.lacks_room_for(refund)
+            && let Some(times) = LAPSED_AT_CAP.count()
+        {
+            warn!(
+                times,
+                "not refunded: at --memory-cap there is no room to remember that a receipt was used"
+            );
+        }
+        refunded
     }
 
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
@@ -525,5 +546,40 @@ impl Store for Counters {
 
     async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
         either!(self, store => store.reset(set))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::units::Nanos;
+
+    use super::*;
+
+    /// Good receipts at the cap and late ones both get `lapsed`. The log line is about the first alone: only they
+    /// are a reason to raise the cap.
+    #[tokio::test]
+    async fn refunds_that_lapse_at_the_memory_cap_are_not_taken_for_late_ones() {
+        const MAX_REFUNDS: u128 = 1_000_000;
+        let clock = SystemClock::new();
+        let counters = Counters::in_memory(clock, 1 << 20);
+        let good = clock.now().plus(Nanos::from_secs(3_600));
+        let refund = |id, until| Refund {
+            id,
+            charged: clock.now(),
+            until,
+            set: ChargeSet::default(),
+        };
+        let late = refund(MAX_REFUNDS, Nanos::ZERO);
+        assert_eq!(counters.refund(&late).await.unwrap(), Refunded::Lapsed);
+        assert!(!counters.lacks_room_for(&late));
+        let mut done = 0;
+        while counters.refund(&refund(done, good)).await.unwrap() == Refunded::Done {
+            done += 1;
+            assert!(done < MAX_REFUNDS, "the cap bounds nothing");
+        }
+        assert!(done > 0);
+        assert!(counters.lacks_room_for(&refund(done, good)));
+        let again = counters.refund(&refund(0, good)).await.unwrap();
+        assert_eq!(again, Refunded::Already, "a used receipt stays used");
     }
 }
