@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use tidegate_core::request::{ApiKey, Request};
-use tidegate_core::rules::{Listed, RuleSet, SourceFile, parse};
+use tidegate_core::rules::{Listed, Purpose, RuleSet, SourceFile, parse};
 use tidegate_core::units::{Cost, Nanos};
 
 fn rules(text: &str) -> RuleSet {
@@ -42,7 +42,7 @@ fn request(text: &str) -> Request<'_> {
 
 #[track_caller]
 fn check(set: &RuleSet, asked: &str, want: &str) {
-    let applying = set.applying(&request(asked));
+    let applying = set.applying(&request(asked), Purpose::Check);
     let names = applying
         .iter()
         .map(|at| set.rules()[*at as usize].name().as_str());

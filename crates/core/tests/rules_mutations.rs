@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use tidegate_core::request::Request;
-use tidegate_core::rules::{RuleSet, SourceFile, lint, parse};
+use tidegate_core::rules::{Purpose, RuleSet, SourceFile, lint, parse};
 use tidegate_core::units::Nanos;
 use tidegate_mutations::{Attack, Numbers, inputs};
 
@@ -127,7 +127,10 @@ fn holds(text: &[u8]) {
         attributes: vec![("path".into(), "/api/v1".into())],
         ..Request::default()
     };
-    assert_eq!(set.applying(&request), again.applying(&request));
+    assert_eq!(
+        set.applying(&request, Purpose::Check),
+        again.applying(&request, Purpose::Check)
+    );
     let now = Nanos::from_secs(1_800_000_000);
     let (told, told_again) = (set.explain(&request, now), again.explain(&request, now));
     assert_eq!(format!("{told:?}"), format!("{told_again:?}"));

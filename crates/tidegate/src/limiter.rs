@@ -21,7 +21,7 @@ use arc_swap::ArcSwap;
 use tidegate_core::engine::{self, Decision, Plan, Spent, Stance};
 use tidegate_core::event::{Event, Observer};
 use tidegate_core::request::{ApiKey, Edge, Request};
-use tidegate_core::rules::{Explanation, Listed, Rule};
+use tidegate_core::rules::{Explanation, Listed, Purpose, Rule};
 use tidegate_core::store::{
     ChargeSet, Inspection, Outcome, Refunded, Store, StoreError, one_reply_per_set,
 };
@@ -431,17 +431,18 @@ impl<S> View<'_, S> {
     }
 
     fn plan(&self, request: &Request<'_>) -> Plan<'_> {
-        self.plan_under(&self.limiter.keys.load(), request)
+        self.plan_under(&self.limiter.keys.load(), request, Purpose::Check)
     }
 
     /// The same for callers that fingerprint more than once: all of it under one secret.
-    fn plan_under(&self, keys: &Keys, request: &Request<'_>) -> Plan<'_> {
+    fn plan_under(&self, keys: &Keys, request: &Request<'_>, purpose: Purpose) -> Plan<'_> {
         let limiter = self.limiter;
         engine::plan(
             &self.policy.rules,
             limiter.stance,
             &keys.fingerprint,
             request,
+            purpose,
             || limiter.clock.now(),
         )
     }
@@ -459,7 +460,8 @@ impl<S> View<'_, S> {
     fn every_limit(&self, keys: &Keys, request: &mut Request<'_>) -> Plan<'_> {
         request.costs.clear(); // what is not named costs one, so that every unit counts
         let (limiter, rules) = (self.limiter, &self.policy.rules);
-        engine::charges(rules, limiter.stance, &keys.fingerprint, request)
+        let key = &keys.fingerprint;
+        engine::charges(rules, limiter.stance, key, request, Purpose::Check)
     }
 
     fn tell(&self, request: &Request<'_>, decision: &Decision) {

@@ -138,6 +138,35 @@ fn rules_that_do_not_apply_or_are_replaced_take_no_slot() {
     bench.check("user=ada path=/down", Some("all 1/1"));
 }
 
+/// A rule without a rate removed the limit that it replaces from every check, which it does not concern.
+#[test]
+fn a_rule_without_a_rate_replaces_others_only_for_those_who_acquire() {
+    let bench = Bench::new(
+        "  - { name: all, by: global, rate: 1/hour }\n  \
+           - { name: up, match: { path: /up }, by: user, concurrent: 5, replaces: [all] }",
+    );
+    let decided = |path: &str| {
+        let request = Request::default()
+            .with("user", "ada")
+            .with("path", path.to_owned());
+        bench.limiter.check_now(request).allowed()
+    };
+    bench.check("user=ada path=/up", None);
+    bench.check("user=ada path=/up", None);
+    assert!(decided("/up"), "acquiring has charged `all` nothing");
+    assert!(!decided("/up"), "a check comes under `all`");
+    assert!(!decided("/down"));
+    bench.check("user=ada path=/up", None);
+    let unlimited = Bench::new(
+        "  - { name: all, by: global, rate: 1/hour }\n  \
+           - { name: up, by: user, rate: unlimited, concurrent: 5, replaces: [all] }",
+    );
+    for _ in 0..3 {
+        let decision = unlimited.limiter.check_now(Request::default());
+        assert!(decision.allowed(), "`rate: unlimited` is a rate");
+    }
+}
+
 #[test]
 fn a_rule_that_only_watches_refuses_nothing() {
     for rules in [

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::plan::{Stance, role_of};
 use super::subject;
 use crate::request::Request;
-use crate::rules::{Concurrent, Rule, RuleSet};
+use crate::rules::{Concurrent, Purpose, Rule, RuleSet};
 use crate::store::Role;
 use crate::subject::{Fingerprint, FingerprintKey};
 
@@ -31,7 +31,7 @@ pub fn openings<'r>(
     request: &Request<'_>,
 ) -> SmallVec<[Opening<'r>; 2]> {
     let mut openings: SmallVec<[Opening<'r>; 2]> = SmallVec::new();
-    for position in rules.applying(request) {
+    for position in rules.applying(request, Purpose::Acquire) {
         let rule = &rules.rules()[position as usize];
         let Some(most) = rule.concurrent() else {
             continue;

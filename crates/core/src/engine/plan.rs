@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::subject;
 use crate::request::{Priority, Request};
-use crate::rules::{Class, Listed, Mode, Rule, RuleSet, subject_text};
+use crate::rules::{Class, Listed, Mode, Purpose, Rule, RuleSet, subject_text};
 use crate::store::{Charge, ChargeSet, Role};
 use crate::subject::FingerprintKey;
 use crate::units::Nanos;
@@ -82,6 +82,7 @@ pub fn plan<'r>(
     stance: Stance,
     key: &FingerprintKey,
     request: &Request<'_>,
+    purpose: Purpose,
     now: impl FnOnce() -> Nanos,
 ) -> Plan<'r> {
     let listed = match rules.has_lists() {
@@ -90,7 +91,7 @@ pub fn plan<'r>(
     };
     match (listed, stance) {
         (None, _) | (Some(Listed::Block { .. }), Stance::AllShadow) => {
-            charges(rules, stance, key, request)
+            charges(rules, stance, key, request, purpose)
         }
         (Some(listed), _) => Plan {
             listed: Some(listed),
@@ -106,6 +107,7 @@ pub fn charges<'r>(
     stance: Stance,
     key: &FingerprintKey,
     request: &Request<'_>,
+    purpose: Purpose,
 ) -> Plan<'r> {
     let mut plan = Plan {
         client: subject::client(request, key),
@@ -113,7 +115,7 @@ pub fn charges<'r>(
         ..Plan::default()
     };
     plan.set.max_wait = request.max_wait;
-    for position in rules.applying(request) {
+    for position in rules.applying(request, purpose) {
         let rule = &rules.rules()[position as usize];
         let Some(cost) = request.cost_in(rule.unit()) else {
             continue;

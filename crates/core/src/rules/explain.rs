@@ -11,7 +11,7 @@ use super::condition::{Attribute, Condition};
 use super::fault::shown;
 use super::lists::{Entry, Listed};
 use super::matrix::Fit;
-use super::model::{By, Mode, Rule, RuleKind};
+use super::model::{By, Mode, Purpose, Rule, RuleKind};
 use super::set::RuleSet;
 use super::subject::subject_text;
 use crate::algorithms::Algorithm;
@@ -90,12 +90,12 @@ pub struct SubjectPart {
 }
 
 impl RuleSet {
-    /// What the lists and every rule have to say about `request` at `now`.
+    /// What the lists and every rule have to say about a check of `request` at `now`.
     pub fn explain(&self, request: &Request<'_>, now: Nanos) -> Explanation {
         let matching = self.matching(request);
         let views = (0_u32..).zip(&self.rules).map(|(at, rule)| {
             let standing = if matching.binary_search(&at).is_ok() {
-                match self.replaced_by(at, &matching) {
+                match self.replaced_by(at, &matching, Purpose::Check) {
                     Some(other) => Standing::ReplacedBy(other.name.clone()),
                     None => Standing::Applies,
                 }

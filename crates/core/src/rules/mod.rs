@@ -55,7 +55,7 @@ pub use lint::{lint, lint_loaded};
 pub use lists::{Entry, Listed};
 pub use matrix::Fit;
 pub use miscased::{MiscasedAttribute, may_be_miscased};
-pub use model::{Alternatives, By, Class, IfMissing, Mode, Rates, Rule, RuleKind};
+pub use model::{Alternatives, By, Class, IfMissing, Mode, Purpose, Rates, Rule, RuleKind};
 pub use names::{meant_name, nearest_name as within_one_letter};
 pub use rate::{PerWindow, Rate, RateError, parse_rate};
 pub use schema::schema;

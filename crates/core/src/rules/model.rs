@@ -30,6 +30,8 @@ pub struct Rule {
     pub(crate) terms: Terms,
     pub(crate) max_delay: Option<Nanos>,
     pub(crate) concurrent: Option<Concurrent>,
+    /// Whether it has `concurrent` and no `rate`, so that only acquiring a permit concerns it.
+    pub(crate) counts_only_permits: bool,
     pub(crate) priority: Option<Ceilings>,
     pub(crate) soft: Option<Soft>,
     pub(crate) algorithm: Algorithm,
@@ -197,6 +199,15 @@ pub enum Mode {
     Off,
 }
 
+/// What a caller wants of the rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// To have one request decided.
+    Check,
+    /// To have it decided and to hold a permit of every rule with `concurrent`.
+    Acquire,
+}
+
 impl Rule {
     /// A rule that has a name, a place and rates, and all else as usual.
     pub(crate) fn bare(name: RuleName, place: Place, rates: Arc<Rates>) -> Self {
@@ -212,6 +223,7 @@ impl Rule {
             terms: Terms::USUAL,
             max_delay: None,
             concurrent: None,
+            counts_only_permits: false,
             priority: None,
             soft: None,
             algorithm: Algorithm::FixedWindow,
@@ -350,9 +362,11 @@ impl Rule {
     }
 
     /// Whether it takes the place of `other`, which stands at `position`, where both apply. A rule
-    /// that is only tried out never takes the place of one that is in force.
-    pub(crate) fn displaces(&self, other: &Rule, position: u32) -> bool {
+    /// that is only tried out never takes the place of one that is in force, and one that counts only
+    /// permits takes the place of another only where a permit is acquired: a check would pass free.
+    pub(crate) fn displaces(&self, other: &Rule, position: u32, purpose: Purpose) -> bool {
         self.replaces.binary_search(&position).is_ok()
             && (self.mode == Mode::Enforce || other.mode == Mode::Shadow)
+            && (purpose == Purpose::Acquire || !self.counts_only_permits)
     }
 }

@@ -178,6 +178,7 @@ impl<'d> RuleReader<'d, '_> {
             concurrent: slots
                 .concurrent
                 .and_then(|node| concurrent::read(node, report)),
+            counts_only_permits: slots.concurrent.is_some() && slots.rate.is_none(),
             priority: manner.ceilings,
             soft: soft.flatten(),
             algorithm,

@@ -10,7 +10,7 @@ use super::descriptors::{Descriptors, Listing};
 use super::fault::Place;
 use super::index::Index;
 use super::lists::{Entry, List, Listed};
-use super::model::Rule;
+use super::model::{Purpose, Rule};
 use super::names::{Declared, nearest_name};
 use crate::request::Request;
 use crate::units::Nanos;
@@ -88,12 +88,12 @@ impl RuleSet {
 
     /// Positions of the rules that apply to `request`, ascending: its match holds, it is not off, the
     /// request does not say that it costs none of its unit, and no other that applies takes its place.
-    pub fn applying(&self, request: &Request<'_>) -> SmallVec<[u32; 8]> {
+    pub fn applying(&self, request: &Request<'_>, purpose: Purpose) -> SmallVec<[u32; 8]> {
         let mut found = self.matching(request);
         let replacing = |at: &u32| !self.rules[*at as usize].replaces.is_empty();
         if found.iter().any(replacing) {
             let all = found.clone();
-            found.retain(|at| self.replaced_by(*at, &all).is_none());
+            found.retain(|at| self.replaced_by(*at, &all, purpose).is_none());
         }
         found
     }
@@ -112,10 +112,15 @@ impl RuleSet {
     }
 
     /// Which of `others`, all of which apply, takes the place of the rule at `position`.
-    pub(crate) fn replaced_by(&self, position: u32, others: &[u32]) -> Option<&Rule> {
+    pub(crate) fn replaced_by(
+        &self,
+        position: u32,
+        others: &[u32],
+        purpose: Purpose,
+    ) -> Option<&Rule> {
         let rule = &self.rules[position as usize];
         let mut others = others.iter().map(|at| &self.rules[*at as usize]);
-        others.find(|other| other.displaces(rule, position))
+        others.find(|other| other.displaces(rule, position, purpose))
     }
 
     /// Whether any rule delays before it refuses.

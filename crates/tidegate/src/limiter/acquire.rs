@@ -12,7 +12,7 @@ use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::engine::{self, Decision, Opening, Spent};
 use tidegate_core::event::Event;
 use tidegate_core::request::{Edge, Request};
-use tidegate_core::rules::Concurrent;
+use tidegate_core::rules::{Concurrent, Purpose};
 use tidegate_core::store::{
     Charge, Held, Hold, OnStoreFailure, Role, Source, Store, StoreError, Terms,
 };
@@ -292,7 +292,7 @@ impl<S: Store> View<'_, S> {
         self.identify(&mut request);
         // Charges and permits under one secret, even if it is replaced in between.
         let keys = self.limiter.keys.load_full();
-        let plan = self.plan_under(&keys, &request);
+        let plan = self.plan_under(&keys, &request, Purpose::Acquire);
         let ticket = Ticket {
             holder: (self.limiter.draw_id)()?,
             lasts,

@@ -10,7 +10,7 @@ use crate::described::{Described, Hits, Manner, ZeroHits};
 use crate::engine::decision::Brought;
 use crate::engine::plan::{Origin, Plan, Stance, plan};
 use crate::request::{Priority, Request};
-use crate::rules::{Class, Listed, RuleKind, RuleSet, counter_name, window};
+use crate::rules::{Class, Listed, Purpose, RuleKind, RuleSet, counter_name, window};
 use crate::store::{Charge, ChargeSet, Outcome, Reading, Role, Source};
 use crate::subject::FingerprintKey;
 use crate::units::{Cost, Nanos};
@@ -137,7 +137,7 @@ impl<'r> Inquiry<'r> {
             true => Stance::AllShadow,
             false => stance,
         };
-        let plan = plan(rules, native_stance, key, request, now);
+        let plan = plan(rules, native_stance, key, request, Purpose::Check, now);
         let native = plan.set.charges.len();
         let mut inquiry = Inquiry {
             plan,

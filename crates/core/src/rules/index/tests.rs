@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::request::{ApiKey, Request};
-use crate::rules::{RuleSet, SourceFile, parse};
+use crate::rules::{Purpose, RuleSet, SourceFile, parse};
 
 const MANY: usize = 10_000;
 
@@ -35,7 +35,7 @@ fn examined(set: &RuleSet, request: &Request<'_>) -> usize {
 fn check(matching: impl Fn(usize) -> String, request: &Request<'_>) {
     let set = rules(matching);
     let position = set.position("r7").unwrap() as u32;
-    assert!(set.applying(request).contains(&position));
+    assert!(set.applying(request, Purpose::Check).contains(&position));
     let examined = examined(&set, request);
     assert!(examined <= 12, "{examined} of {MANY} rules were looked at");
 }
@@ -133,7 +133,7 @@ fn an_index_finds_all_that_a_scan_finds() {
     let set = rules(|i| format!("resource: ['{}', never-{i}]", patterns[i % patterns.len()]));
     for path in paths {
         let request = Request::default().with("resource", path);
-        let found = set.applying(&request).to_vec();
+        let found = set.applying(&request, Purpose::Check).to_vec();
         let all = (0_u32..)
             .zip(set.rules())
             .filter(|(_, rule)| rule.applies(&request));

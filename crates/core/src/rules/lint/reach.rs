@@ -2,7 +2,7 @@
 
 use crate::rules::condition::{Condition, Wanted};
 use crate::rules::fault::Warning;
-use crate::rules::model::{Mode, Rule};
+use crate::rules::model::{Mode, Purpose, Rule};
 use crate::rules::set::RuleSet;
 
 pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
@@ -82,5 +82,10 @@ fn always_replaced(rule: &Rule, other: &Rule, position: u32) -> bool {
         && other.mode != Mode::Off
         && other.if_missing == Default::default();
     let wider = |wide: &Condition| rule.matching.all.iter().any(|narrow| covers(wide, narrow));
-    everywhere && other.displaces(rule, position) && other.matching.all.iter().all(wider)
+    let purpose = if rule.counts_only_permits {
+        Purpose::Acquire
+    } else {
+        Purpose::Check
+    };
+    everywhere && other.displaces(rule, position, purpose) && other.matching.all.iter().all(wider)
 }
