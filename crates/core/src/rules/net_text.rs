@@ -70,10 +70,34 @@ pub(crate) fn parse_net(text: &str) -> Result<IpNet, String> {
     if let IpAddr::V6(ip) = net.addr()
         && let Some(plain) = ip.to_ipv4_mapped()
     {
+        // The address is whole, so the prefix is at least that of `::ffff:0:0/96`.
+        let prefix = net.prefix_len().saturating_sub(96);
+        let plain = match IpNet::new(IpAddr::V4(plain), prefix) {
+            Ok(net) if prefix < 32 => net.to_string(),
+            _ => plain.to_string(),
+        };
         return Err(format!(
             "{}, an IPv4 address in IPv6 form, which clients never have here; write {plain}",
             shown(text)
         ));
     }
     Ok(net)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cure_for_an_ipv4_network_in_ipv6_form_keeps_its_prefix() {
+        for (text, cure) in [
+            ("::ffff:1.2.3.4", "write 1.2.3.4"),
+            ("::ffff:1.2.3.4/128", "write 1.2.3.4"),
+            ("::ffff:1.2.3.0/120", "write 1.2.3.0/24"),
+            ("::ffff:0:0/96", "write 0.0.0.0/0"),
+        ] {
+            let wrong = parse_net(text).unwrap_err();
+            assert!(wrong.ends_with(cure), "{wrong}");
+        }
+    }
 }
