@@ -1,12 +1,14 @@
 //! What a decision may know about a request.
 
+mod host;
 mod normal;
 mod path;
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-pub use self::normal::{HEADER, normal_host, normal_method, normal_name, normal_value};
+pub use self::host::{HostError, check_host, normal_host};
+pub use self::normal::{HEADER, normal_method, normal_name, normal_value};
 pub(crate) use self::path::normal_pattern;
 pub use self::path::{AmbiguousPath, normal_path};
 

@@ -303,3 +303,19 @@ fn the_files_of_a_folder_are_one_set() {
     assert_eq!((set.keys_file(), set.tiers().len()), (Some("keys.txt"), 1));
     check(&set, "", "b");
 }
+
+/// A rule for normal requests left out those that say nothing, which are most.
+#[test]
+fn a_request_without_a_priority_or_with_an_unknown_one_is_normal() {
+    let set = rules(
+        "rules:
+  - { name: usual, match: { priority: normal }, by: ip, rate: 1/s }
+  - { name: login, match: { path: /login, priority: [normal, critical] }, by: ip, rate: 1/s }
+  - { name: rest, match: { not: { priority: normal } }, by: ip, rate: 1/s }",
+    );
+    check(&set, "path=/login", "usual login");
+    check(&set, "priority=normal", "usual");
+    check(&set, "priority=urgent", "usual");
+    check(&set, "priority=critical path=/login", "login rest");
+    check(&set, "priority=sheddable path=/login", "rest");
+}

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `path` | see [`normal_path`] |
 //! | `method` | upper case |
-//! | `host` | lower case, without port and final dot |
+//! | `host` | see [`normal_host`] |
 //! | `header.NAME` | the name in lower case; the value as it is |
 //!
 //! Every other attribute is compared as it is sent. So a caller that means a path to be compared as
@@ -12,6 +12,7 @@
 
 use std::borrow::Cow;
 
+use super::host::normal_host;
 use super::path::{AmbiguousPath, normal_path};
 
 /// The prefix of attributes that are headers.
@@ -64,22 +65,6 @@ pub fn normal_method(method: &str) -> Cow<'_, str> {
     }
 }
 
-/// A host in lower case, without port and final dot.
-pub fn normal_host(host: &str) -> Cow<'_, str> {
-    let name = match host.rsplit_once(':') {
-        // More colons without brackets are an IPv6 address, which ends in no port.
-        Some((name, _)) if name.contains(':') && !name.ends_with(']') => host,
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let name = name.strip_suffix('.').unwrap_or(name);
-    if name.bytes().any(|b| b.is_ascii_uppercase()) {
-        Cow::Owned(name.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(name)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,9 +84,7 @@ mod tests {
         check("method", "POST", "POST");
         check("host", "API.Example.com:8443", "api.example.com");
         check("host", "example.com.", "example.com");
-        check("host", "[2001:DB8::1]:80", "[2001:db8::1]");
-        check("host", "[::1]", "[::1]");
-        check("host", "2001:db8::1", "2001:db8::1");
+        check("host", "2001:db8::1", "[2001:db8::1]");
     }
 
     #[test]

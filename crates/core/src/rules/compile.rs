@@ -62,6 +62,7 @@ pub(crate) fn compile(
         set.source = Arc::clone(name);
     }
     if faults.is_empty() {
+        set.doubts = faults.take_doubts();
         return Ok(set);
     }
     let order = |file: &str| names.iter().position(|name| **name == *file).unwrap_or(0);
@@ -191,6 +192,7 @@ fn compile_files(
     RuleSet {
         units: units.collect(),
         declared,
+        doubts: Vec::new(),
         has_timezone,
         index: Index::new(rules.iter().map(|rule| &rule.matching)),
         soft: rules.iter().any(|rule| rule.soft.is_some()),

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::glob::Glob;
 use super::nets::NetMap;
-use crate::request::Request;
+use crate::request::{PRIORITY, Request};
 
 /// When a rule applies: all of the first hold and none of the second.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +40,8 @@ pub(crate) enum Attribute {
     Ip,
     /// The name an API key is listed under, never the key.
     ApiKey,
+    /// One of three in every request: without the attribute, or with another word, it is normal.
+    Priority,
     Text(Arc<str>),
 }
 
@@ -48,6 +50,7 @@ impl Attribute {
         match self {
             Attribute::Ip => "ip",
             Attribute::ApiKey => "api_key",
+            Attribute::Priority => PRIORITY,
             Attribute::Text(name) => name,
         }
     }
@@ -144,6 +147,7 @@ impl Condition {
                 let name = request.api_key.and_then(|key| key.name);
                 name.is_some_and(|name| texts.hold(name))
             }
+            (Attribute::Priority, Wanted::Texts(texts)) => texts.hold(request.priority().name()),
             (Attribute::Text(name), Wanted::Texts(texts)) => {
                 request.text(name).is_some_and(|text| texts.hold(text))
             }
@@ -159,6 +163,7 @@ impl Condition {
                 let key = request.api_key.as_ref()?;
                 Some(Cow::Borrowed(key.name.unwrap_or("a key without a name")))
             }
+            Attribute::Priority => Some(Cow::Borrowed(request.priority().name())),
             Attribute::Text(name) => request.text(name).map(Cow::Borrowed),
         }
     }

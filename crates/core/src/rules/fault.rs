@@ -80,6 +80,8 @@ fn print(
 pub struct Faults {
     told: Vec<Fault>,
     untold: usize,
+    /// What is allowed and probably not meant, where only the text as written shows it.
+    doubts: Vec<Warning>,
 }
 
 impl Faults {
@@ -107,6 +109,17 @@ impl Faults {
             self.untold += 1;
         } else {
             self.told.push(fault);
+        }
+    }
+
+    /// The warnings that were found beside faults.
+    pub(crate) fn take_doubts(&mut self) -> Vec<Warning> {
+        std::mem::take(&mut self.doubts)
+    }
+
+    pub(crate) fn doubt(&mut self, warning: Warning) {
+        if self.doubts.len() < MOST_TOLD {
+            self.doubts.push(warning);
         }
     }
 

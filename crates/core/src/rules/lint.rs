@@ -10,18 +10,18 @@ mod names;
 mod reach;
 
 use super::condition::Wanted;
-use super::fault::{Place, Warning, shown};
-use super::methods;
+use super::fault::{Place, Warning};
 use super::model::{By, IfMissing, Mode, Rates, Rule, RuleKind};
 use super::rate::{Rate, parse_rate};
 use super::set::RuleSet;
 use super::span::Span;
+use super::{methods, values};
 use crate::algorithms::{Algorithm, MOST_ENTRIES};
 use crate::units::Nanos;
 
 /// Everything in `set` that is allowed and probably not meant, in the order of the files.
 pub fn lint(set: &RuleSet) -> Vec<Warning> {
-    let mut warnings = Vec::new();
+    let mut warnings = set.doubts.clone();
     whole_set(set, &mut warnings);
     let native = |rule: &&Rule| rule.kind == RuleKind::Match;
     let guarded = set.rules().iter().filter(native).any(limits_addresses);
@@ -231,11 +231,7 @@ fn unknown_method(rule: &Rule, warn: &mut impl FnMut(String)) {
             .iter()
             .filter(|text| !methods::is_known(text))
         {
-            warn(format!(
-                "matches method {}, which is no registered method of HTTP; correct it unless callers \
-                 send just that",
-                shown(method)
-            ));
+            warn(format!("matches {}", values::unregistered(method)));
         }
     }
 }

@@ -46,10 +46,13 @@ const OTHERS: [&str; 34] = [
 ];
 
 /// What people write between several values of one text.
-pub(crate) const SEPARATORS: [char; 4] = [',', '|', ' ', '\t'];
+const SEPARATORS: [char; 5] = [',', '|', ';', ' ', '\t'];
 
 /// What is wrong with a method that a rule matches, if it is probably not meant so.
 pub(crate) fn check(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("but no request has an empty method; write one such as POST".to_owned());
+    }
     if text.contains(SEPARATORS) {
         return Err("which is several methods in one text; write a list: [GET, POST]".to_owned());
     }
@@ -63,6 +66,11 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
         )),
         None => Ok(()),
     }
+}
+
+/// Every method of HTTP.
+pub(crate) fn all() -> impl Iterator<Item = &'static str> {
+    COMMON.into_iter().chain(OTHERS)
 }
 
 /// Whether `method`, in capitals, is a method of HTTP.
@@ -81,7 +89,8 @@ mod tests {
             assert_eq!(check(&method.to_lowercase()), Ok(()), "{method}");
         }
         for wrong in [
-            "PSOT", "GTE", "DELTE", "PUTT", "OPTION", "GET,POST", "GET POST", "GET|HEAD",
+            "", "GET;POST", "PSOT", "GTE", "DELTE", "PUTT", "OPTION", "GET,POST", "GET POST",
+            "GET|HEAD",
         ] {
             assert!(check(wrong).is_err(), "{wrong}");
         }

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::descriptors::{Descriptors, Listing};
-use super::fault::Place;
+use super::fault::{Place, Warning};
 use super::index::Index;
 use super::lists::{Entry, List, Listed};
 use super::model::{Purpose, Rule};
@@ -32,6 +32,8 @@ pub struct RuleSet {
     pub(crate) keys_file: Option<Box<str>>,
     /// The names that are declared at the top.
     pub(crate) declared: Declared,
+    /// What lint warns of that only the text as written shows.
+    pub(crate) doubts: Vec<Warning>,
     /// Units that rules count in or declare.
     pub(crate) units: BTreeSet<Box<str>>,
     /// Whether a `timezone` is written.

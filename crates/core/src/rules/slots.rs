@@ -1,6 +1,6 @@
 //! The fields of a mapping, each in its slot; what is unknown or said twice is a fault.
 
-use super::fault::{Fault, Faults, Place, shown};
+use super::fault::{Fault, Faults, Place, Warning, shown};
 use super::yaml::{Kind, Node};
 use std::sync::Arc;
 
@@ -27,6 +27,16 @@ impl Report<'_> {
             message: message.into(),
         };
         self.faults.push(fault);
+    }
+
+    /// Keeps a warning about what stands on `line` for lint. Within a rule, the message follows its name.
+    pub(crate) fn doubt(&mut self, line: u32, message: impl Into<String>) {
+        let warning = Warning {
+            place: self.place(line),
+            rule: self.rule.map(Into::into),
+            message: message.into(),
+        };
+        self.faults.doubt(warning);
     }
 
     /// The text of a field, or a fault that says what it `wants`.

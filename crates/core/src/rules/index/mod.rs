@@ -40,7 +40,10 @@ impl Index {
         let crowds = Crowds::new(matches.clone());
         let mut index = Index::default();
         for (rule, matching) in (0..).zip(matches) {
-            let ranked = matching.all.iter().map(|c| (crowds.largest(c), c));
+            // Every request has a priority, whether or not it has the attribute.
+            let filed = |c: &&Condition| c.attribute != Attribute::Priority;
+            let ranked = matching.all.iter().filter(filed);
+            let ranked = ranked.map(|c| (crowds.largest(c), c));
             match ranked.min_by_key(|(crowd, _)| *crowd) {
                 Some((Some(crowd), condition)) if crowd < EVERYTHING => {
                     index.file(rule, condition);

@@ -1,0 +1,180 @@
+//! Hosts: the form they have in rules and requests, and what is no host.
+//!
+//! A host is compared in lower case, without port and final dot; an IPv6 address is written in brackets, in
+//! its shortest form. A text that is no host reaches no rule, and no rule that asks for one can match.
+
+use std::borrow::Cow;
+use std::net::Ipv6Addr;
+
+/// Why a text is no host of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HostError {
+    /// It has a scheme or a path.
+    #[error("a host has neither scheme nor path")]
+    Url,
+    /// It has what stands between several.
+    #[error("it is several hosts in one text")]
+    Several,
+    /// It has a user in front.
+    #[error("a host has no user")]
+    User,
+    /// What follows the colon is no port.
+    #[error("a port is a number up to 65535")]
+    Port,
+    /// It has two dots side by side, or begins with one.
+    #[error("a part of it is empty")]
+    EmptyLabel,
+    /// It has brackets around something that is no IPv6 address.
+    #[error("only an IPv6 address stands in brackets")]
+    Brackets,
+    /// It has a character that no host has.
+    #[error("no host has the character {0:?}")]
+    Character(char),
+}
+
+/// A host in normal form.
+pub fn normal_host(host: &str) -> Cow<'_, str> {
+    let name = without_port(host);
+    let name = name.strip_suffix('.').unwrap_or(name);
+    if let Some(ip) = ipv6(name) {
+        let normal = format!("[{ip}]");
+        return if normal == name {
+            Cow::Borrowed(name)
+        } else {
+            Cow::Owned(normal)
+        };
+    }
+    if name.bytes().any(|b| b.is_ascii_uppercase()) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(name)
+    }
+}
+
+/// Whether a request may have this host, in normal form or not. Names that are not ASCII pass.
+///
+/// # Errors
+/// Says why it is none.
+pub fn check_host(host: &str) -> Result<(), HostError> {
+    if host.contains('/') {
+        return Err(HostError::Url);
+    }
+    if host.contains(|c: char| matches!(c, ',' | ';' | '|') || c.is_whitespace()) {
+        return Err(HostError::Several);
+    }
+    if host.contains('@') {
+        return Err(HostError::User);
+    }
+    if let Some(port) = port(host)
+        && !port.is_empty()
+        && (!is_number(port) || port.parse::<u16>().is_err())
+    {
+        return Err(HostError::Port);
+    }
+    let name = without_port(host);
+    if ipv6(name).is_some() {
+        return Ok(());
+    }
+    if name.contains(['[', ']']) {
+        return Err(HostError::Brackets);
+    }
+    if name.starts_with('.') || name.contains("..") {
+        return Err(HostError::EmptyLabel);
+    }
+    let odd = |c: &char| c.is_ascii() && !c.is_ascii_alphanumeric() && !"-._".contains(*c);
+    match name.chars().find(odd) {
+        Some(':') => Err(HostError::Port),
+        Some(odd) => Err(HostError::Character(odd)),
+        None => Ok(()),
+    }
+}
+
+/// The IPv6 address that a host is, with or without brackets.
+fn ipv6(name: &str) -> Option<Ipv6Addr> {
+    if !name.contains(':') {
+        return None;
+    }
+    let inner = name
+        .strip_prefix('[')
+        .map_or(Some(name), |rest| rest.strip_suffix(']'));
+    inner?.parse().ok()
+}
+
+/// What follows the last colon, unless that is one of an IPv6 address.
+fn port(host: &str) -> Option<&str> {
+    let (name, port) = host.rsplit_once(':')?;
+    (!name.contains(':') || name.ends_with(']')).then_some(port)
+}
+
+fn without_port(host: &str) -> &str {
+    match port(host) {
+        Some(port) if is_number(port) => &host[..host.len() - port.len() - 1],
+        _ => host,
+    }
+}
+
+/// An empty port is one too: `example.com:` has that of its scheme.
+fn is_number(port: &str) -> bool {
+    port.bytes().all(|b| b.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_one_form() {
+        for (host, want) in [
+            ("API.Example.com:8443", "api.example.com"),
+            ("example.com.", "example.com"),
+            ("example.com.:80", "example.com"),
+            ("example.com:", "example.com"),
+            ("[2001:DB8::1]:80", "[2001:db8::1]"),
+            ("[2001:db8:0::1]", "[2001:db8::1]"),
+            ("[::1]", "[::1]"),
+            ("2001:DB8::1", "[2001:db8::1]"),
+            ("*.Example.com:443", "*.example.com"),
+        ] {
+            assert_eq!(normal_host(host), want, "{host}");
+            assert_eq!(normal_host(want), want, "{host}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_host_is_found() {
+        for host in [
+            "example.com",
+            "a_b.example:80",
+            "localhost",
+            "1.2.3.4:80",
+            "[::1]:80",
+            "::1",
+            "",
+            "example.com.",
+            "example.com:",
+            "bücher.example",
+        ] {
+            assert_eq!(check_host(host), Ok(()), "{host}");
+        }
+        for (host, want) in [
+            ("https://example.com", HostError::Url),
+            ("example.com/", HostError::Url),
+            ("a.com,b.com", HostError::Several),
+            ("a.com;b.com", HostError::Several),
+            ("a.com b.com", HostError::Several),
+            ("ada@example.com", HostError::User),
+            ("example.com:https", HostError::Port),
+            ("example.com:*", HostError::Port),
+            ("example.com:99999", HostError::Port),
+            ("a:1:2", HostError::Port),
+            ("example..com", HostError::EmptyLabel),
+            (".example.com", HostError::EmptyLabel),
+            ("[example.com]", HostError::Brackets),
+            ("[::1", HostError::Brackets),
+            ("^example.com$", HostError::Character('^')),
+            ("exampl?.com", HostError::Character('?')),
+        ] {
+            assert_eq!(check_host(host), Err(want), "{host}");
+        }
+    }
+}

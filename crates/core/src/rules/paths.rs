@@ -1,0 +1,131 @@
+//! Paths in rules: what other programs write for several paths, for any segment, or for a path and a method.
+
+use super::methods;
+
+/// What is wrong with a path that a rule names, and what to write.
+pub(super) fn check(text: &str) -> Result<(), String> {
+    if is_regular_expression(text) {
+        return Err(
+            "which is a regular expression; write `*` within a segment, /** for all below, and %2E* for names that \
+             begin with a dot"
+                .to_owned(),
+        );
+    }
+    if let Some((path, method)) = with_method(text) {
+        return Err(format!(
+            "which is a path and a method; write `path: {}` and `method: {method}`",
+            path.escape_debug()
+        ));
+    }
+    if !text.starts_with(['/', '*']) {
+        return Err(format!(
+            "but every path begins with `/`; write /{}",
+            text.escape_debug()
+        ));
+    }
+    if text.contains(['?', '#']) {
+        return Err("but a path has no query; write what stands before `?` or `#`".to_owned());
+    }
+    if is_several(text) {
+        return Err("which is several paths in one text; write a list: [/login, /signup]".into());
+    }
+    if text.split('/').any(is_named) {
+        return Err("in which a segment has a name; write `*` for it".into());
+    }
+    Ok(())
+}
+
+/// A path that may be right and is probably not: blanks are rare in paths and common between them.
+pub(super) fn doubt(text: &str) -> Option<&'static str> {
+    let has_blank = text.contains(char::is_whitespace);
+    has_blank.then_some(
+        "which has a blank inside; write %20 if requests have it there, or a list if these are several paths",
+    )
+}
+
+/// Parentheses and `$` alone are in paths of OData: `/orders(7)`, `/$batch`.
+fn is_regular_expression(text: &str) -> bool {
+    let signs = [".*", ".+", "(?", "[^", "[0-9", "[a-z", "[A-Z", r"\d", r"\w"];
+    let has_alternatives = text.contains('(') && text.contains('|');
+    let is_anchored = text.starts_with('^') || text.ends_with('$');
+    is_anchored || has_alternatives || signs.iter().any(|sign| text.contains(sign))
+}
+
+/// The path and the method of `/login POST` and `POST /login`. Only capitals are a method: `/my report` is a path.
+fn with_method(text: &str) -> Option<(&str, &str)> {
+    let mut words = text.split_whitespace();
+    match (words.next()?, words.next()?) {
+        (method, path) if methods::is_known(method) && path.starts_with('/') => {
+            Some((path, method))
+        }
+        (path, method) if methods::is_known(method) && path.starts_with('/') => {
+            Some((path, method))
+        }
+        _ => None,
+    }
+}
+
+/// Whether something that separates values stands before a slash.
+fn is_several(text: &str) -> bool {
+    let separates = |c: char| matches!(c, ',' | '|' | ';') || c.is_whitespace();
+    let mut parts = text.split(separates).skip(1);
+    parts.any(|part| part.starts_with('/'))
+}
+
+fn is_named(segment: &str) -> bool {
+    let enclosed = |open, close| segment.starts_with(open) && segment.ends_with(close);
+    let is_enclosed = enclosed('{', '}') || enclosed('<', '>') || enclosed('[', ']');
+    segment.starts_with(':') || is_enclosed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_only_look_like_a_regular_expression_are_paths() {
+        for path in [
+            "/$batch",
+            "/orders(7)/items",
+            "/%2E*",
+            "/a+b",
+            "/v1/things:run",
+            "/~ada",
+            "/a;v=1/b",
+            "/a,b",
+            "/docs%20/x",
+        ] {
+            assert_eq!((check(path), doubt(path)), (Ok(()), None), "{path}");
+        }
+        for path in [
+            "^/api", "/api$", "/(a|b)", "/x/.*", "/x/.+", "/[0-9]*", r"/\d",
+        ] {
+            assert!(is_regular_expression(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn several_paths_in_one_text_are_wrong() {
+        for several in [
+            "/a,/b", "/a|/b", "/a, /b", "/a /b", "/a;/b", "/a; /b", "/a\n/b", "/a\t/b", "/a | /b",
+        ] {
+            let wrong = check(several);
+            assert!(wrong.is_err_and(|wrong| wrong.contains("write a list")));
+        }
+    }
+
+    #[test]
+    fn a_method_beside_a_path_is_wrong_and_another_blank_is_doubted() {
+        for text in ["/login POST", "POST /login", "/login  POST"] {
+            let cure = "write `path: /login` and `method: POST`";
+            assert!(
+                check(text).is_err_and(|wrong| wrong.ends_with(cure)),
+                "{text}"
+            );
+        }
+        for text in ["/my report", "/a b"] {
+            assert_eq!(check(text), Ok(()), "{text}");
+            assert!(doubt(text).is_some(), "{text}");
+        }
+    }
+}

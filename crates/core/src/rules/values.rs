@@ -1,0 +1,112 @@
+//! Values of attributes in rules: which no request can have, and which are probably not meant.
+//!
+//! `match` and `overrides` are checked by the same functions. A value that can never match would be a
+//! limit that is not there.
+
+use super::fault::shown;
+use super::glob::Glob;
+use super::names::meant_name;
+use super::{hosts, methods, paths};
+use crate::request::{PRIORITY, Priority, normal_method};
+
+const MAX_PATTERN_BYTES: usize = 1_024;
+
+/// What is wrong with `text` as a value or pattern of the attribute `name`, and what to write.
+pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
+    if text.len() > MAX_PATTERN_BYTES {
+        return Err(format!(
+            "which is longer than {MAX_PATTERN_BYTES} bytes; write less"
+        ));
+    }
+    if text.trim() != text {
+        return Err("which has white space at an end; remove it".to_owned());
+    }
+    if Glob::is_ambiguous(text) {
+        return Err("in which `**` is not a whole segment; write `*` within a segment".to_owned());
+    }
+    match name {
+        "path" => paths::check(text),
+        "method" => methods::check(text),
+        "host" => hosts::check(text),
+        PRIORITY if !Glob::is_glob(text) => check_priority(text),
+        _ => Ok(()),
+    }
+}
+
+/// What is probably not meant by `text` as a value or pattern of the attribute `name`.
+pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
+    match name {
+        "path" => paths::doubt(text).map(str::to_owned),
+        "method" if finds_none(&normal_method(text), methods::all()) => Some(
+            "which no registered method of HTTP matches; correct it unless callers send such a one"
+                .to_owned(),
+        ),
+        PRIORITY if finds_none(text, Priority::ALL.map(Priority::name)) => Some(format!(
+            "which no priority matches; write one of {}",
+            Priority::ALL.map(Priority::name).join(", ")
+        )),
+        _ if text.is_empty() => Some(format!(
+            "which only an empty text is; write `not: {{ {name}: \"**\" }}` for requests without it"
+        )),
+        _ => None,
+    }
+}
+
+/// Whether `text` is a pattern that none of the known values matches.
+fn finds_none(text: &str, known: impl IntoIterator<Item = &'static str>) -> bool {
+    let glob = Glob::new(text);
+    Glob::is_glob(text) && !known.into_iter().any(|value| glob.matches(value))
+}
+
+/// Any other text is the same as `normal` in a request.
+fn check_priority(text: &str) -> Result<(), String> {
+    if Priority::from_name(text).is_some() {
+        return Ok(());
+    }
+    let known = Priority::ALL.map(Priority::name);
+    Err(match meant_name(text, &known) {
+        Some(near) => format!("which is no priority; write `{near}`?"),
+        None => format!("which is no priority; write one of {}", known.join(", ")),
+    })
+}
+
+/// The warning about a method that is none of HTTP.
+pub(super) fn unregistered(method: &str) -> String {
+    format!(
+        "method {}, which is no registered method of HTTP; correct it unless callers send just that",
+        shown(method)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn white_space_at_an_end_is_wrong_whatever_the_attribute() {
+        for name in ["user", "path", "method", "host", "header.x-a", "raw_path"] {
+            for text in [" /a", "/a ", "/a\n", "\t/a"] {
+                assert!(check(name, text).is_err(), "{name} {text:?}");
+            }
+        }
+        assert_eq!(check("header.authorization", "Bearer *"), Ok(()));
+        assert_eq!(check("user", "Ada Lovelace"), Ok(()));
+    }
+
+    #[test]
+    fn patterns_that_no_known_value_matches_are_doubted() {
+        for (name, text, doubted) in [
+            ("method", "P*", false),
+            ("method", "p*", false),
+            ("method", "**", false),
+            ("method", "PSO*", true),
+            ("priority", "*", false),
+            ("priority", "s*", false),
+            ("priority", "Crit*", true),
+            ("user", "", true),
+            ("user", "ada", false),
+        ] {
+            assert_eq!(doubt(name, text).is_some(), doubted, "{name} {text:?}");
+        }
+    }
+}
