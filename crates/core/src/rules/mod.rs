@@ -31,6 +31,7 @@ mod model;
 mod names;
 mod net_text;
 mod nets;
+mod override_reader;
 mod paths;
 mod rate;
 mod rates_reader;

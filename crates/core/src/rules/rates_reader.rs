@@ -1,24 +1,20 @@
 //! Reads the rates of a rule: for everybody, for tiers, for single subjects.
 
-use std::borrow::Cow;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::calendar::{Calendar, CalendarUnit};
 use super::fault::shown;
-use super::model::{Alternatives, By, Class, Rates};
-use super::net_text::behind_nat64;
+use super::model::{By, Class, Rates};
+use super::override_reader;
 use super::rate::{Manner, PerWindow, Rate, parse_rate};
 use super::slots::{Report, nearest};
 use super::span::Span;
-use super::subject::{push_value, split_values};
 use super::yaml::{Kind, Node};
 use crate::algorithms::{Algorithm, Limit};
-use crate::request::{Priority, normal_value};
+use crate::request::Priority;
 
 /// The most rates of one subject. A store record holds them all.
 const MOST_RATES: usize = 8;
@@ -200,93 +196,20 @@ impl<'d> RatesReader<'d, '_> {
             let Some(text) = report.text("overrides", key, "the text of a subject") else {
                 continue;
             };
-            let subject = match self.subject_text(text, by) {
+            let subject = match override_reader::subject_text(text, by, self.ipv6_prefix) {
                 Ok(subject) => subject,
-                Err(message) => {
+                Err(wrong) => {
+                    let message = format!("overrides {}, {wrong}", shown(text));
                     report.fault(key.line(), message);
                     continue;
                 }
             };
+            if let Some(doubt) = override_reader::doubt(text, by) {
+                report.doubt(key.line(), format!("overrides {doubt}"));
+            }
             found.push((subject, read_set("overrides", value, report)));
         }
         found
-    }
-
-    /// The text that requests of this subject have: see `subject::subject_text`.
-    fn subject_text(&self, text: &str, by: &By) -> Result<Box<str>, String> {
-        let By::All(places) = by else {
-            return Ok(text.into());
-        };
-        let values = match places.len() {
-            1 => vec![text.to_owned()],
-            _ => split_values(text),
-        };
-        if values.len() != places.len() {
-            return Err(format!(
-                "overrides {}, which has {} of the {} values of `by: {by}`; join all of them by `,`, \
-                 and write a comma inside a value as `\\,`",
-                shown(text),
-                values.len(),
-                places.len()
-            ));
-        }
-        let mut out = String::new();
-        for (place, (value, alternatives)) in values.iter().zip(places).enumerate() {
-            let wrong = |wrong| format!("overrides {}, {wrong}", shown(text));
-            let value = self.value_text(value, alternatives).map_err(wrong)?;
-            push_value(&mut out, &value, place, places.len());
-        }
-        Ok(out.into())
-    }
-
-    /// One value of a subject: an address as clients are seen, a path and its like in normal form.
-    fn value_text<'t>(&self, text: &'t str, names: &Alternatives) -> Result<Cow<'t, str>, String> {
-        let takes_addresses = names.iter().any(|name| **name == *"ip");
-        let net = text
-            .parse::<IpAddr>()
-            .map(|ip| IpNet::from(ip.to_canonical()));
-        let net = net.or_else(|_| text.parse::<IpNet>()).ok();
-        if let Some(net) = net.filter(|_| takes_addresses) {
-            return self.address_text(net).map(Cow::Owned);
-        }
-        let [name] = &names[..] else {
-            return Ok(text.into());
-        };
-        if takes_addresses {
-            return Err("which is no address; write one such as 192.0.2.7".to_owned());
-        }
-        let normal = normal_value(name, text.into());
-        Ok(normal.unwrap_or_else(|ambiguous| ambiguous.resolved.into()))
-    }
-
-    /// The address of one client in the form that clients are seen in. A client of IPv6 has a whole
-    /// network, and is written as that.
-    fn address_text(&self, net: IpNet) -> Result<String, String> {
-        if let Some(plain) = behind_nat64(net) {
-            return Err(format!(
-                "an address of NAT64, but clients behind it are counted by their IPv4 addresses; write \
-                 {plain}"
-            ));
-        }
-        let one_client = match net {
-            IpNet::V4(_) => 32,
-            IpNet::V6(_) => self.ipv6_prefix,
-        };
-        if net.prefix_len() < one_client {
-            return Err(format!(
-                "which is a network, but an override is for one client; write an address, or a rule \
-                 with `match: {{ ip: {} }}`",
-                net.trunc()
-            ));
-        }
-        let client = IpNet::new(net.addr(), one_client).map_or(net, |cut| cut.trunc());
-        if net != client {
-            return Err(format!(
-                "but IPv6 addresses are cut to /{one_client} before they are compared; write {client}, \
-                 or a larger identity.ipv6_prefix"
-            ));
-        }
-        Ok(client.addr().to_string())
     }
 
     pub(crate) fn compile(

@@ -1,0 +1,267 @@
+//! Reads the subjects of `overrides`: exact values, in the form that requests have.
+//!
+//! An override takes no patterns. One whose subject no request can have would leave a limit out without a
+//! word, so values of attributes with a form of their own (`ip`, `path`, `host`, `method`, `priority`) are
+//! checked as those of `match` are. Other attributes may have any text, of which lint doubts some.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::fault::shown;
+use super::glob::Glob;
+use super::match_reader::normal_text;
+use super::model::{Alternatives, By};
+use super::net_text::behind_nat64;
+use super::subject::{push_value, split_values};
+use super::{methods, values};
+use crate::request::{PRIORITY, normal_method};
+
+/// The text that requests of this subject have, see `subject::subject_text`, or what is wrong with it.
+pub(super) fn subject_text(text: &str, by: &By, ipv6_prefix: u8) -> Result<Box<str>, String> {
+    let By::All(places) = by else {
+        return Ok(text.into());
+    };
+    let values = values_of(text, places);
+    if values.len() != places.len() {
+        return Err(format!(
+            "which has {} of the {} values of `by: {by}`; join all of them by `,`, and write a comma \
+             inside a value as `\\,`",
+            values.len(),
+            places.len()
+        ));
+    }
+    let mut out = String::new();
+    for (place, (value, names)) in values.iter().zip(places).enumerate() {
+        let value = value_text(value, names, ipv6_prefix)?;
+        push_value(&mut out, &value, place, places.len());
+    }
+    Ok(out.into())
+}
+
+/// What is probably not meant by a subject that is not wrong. Begins with the value.
+pub(super) fn doubt(text: &str, by: &By) -> Option<String> {
+    let By::All(places) = by else { return None };
+    let values = values_of(text, places);
+    let mut pairs = values.iter().zip(places);
+    pairs.find_map(|(value, names)| value_doubt(value, names))
+}
+
+fn values_of(text: &str, places: &[Alternatives]) -> Vec<String> {
+    match places.len() {
+        1 => vec![text.to_owned()],
+        _ => split_values(text),
+    }
+}
+
+/// One value of a subject: an address as clients are seen, a path and its like in normal form.
+fn value_text<'t>(
+    text: &'t str,
+    names: &Alternatives,
+    ipv6_prefix: u8,
+) -> Result<Cow<'t, str>, String> {
+    if text.is_empty() {
+        return Err(
+            "in which a value is empty, and an empty text counts as absent; write it".into(),
+        );
+    }
+    if text.trim() != text {
+        return Err("which has white space at an end; remove it".into());
+    }
+    const NO_ADDRESS: &str = "which is no address; write one such as 192.0.2.7";
+    if has(names, "ip") {
+        let ip = text
+            .parse::<IpAddr>()
+            .map(|ip| IpNet::from(ip.to_canonical()));
+        match ip.or_else(|_| text.parse::<IpNet>()) {
+            Ok(net) => return address_text(net, ipv6_prefix).map(Cow::Owned),
+            Err(_) if is_like_an_address(text) => return Err(NO_ADDRESS.to_owned()),
+            Err(_) => {}
+        }
+    }
+    if !names.iter().all(|name| has_a_form(name)) {
+        return Ok(text.into());
+    }
+    let mut wrong = NO_ADDRESS.to_owned();
+    for name in names.iter().filter(|name| ***name != *"ip") {
+        match exact(name, text) {
+            Ok(value) => return Ok(value),
+            Err(other) => wrong = other,
+        }
+    }
+    Err(wrong)
+}
+
+fn has(names: &Alternatives, name: &str) -> bool {
+    names.iter().any(|known| **known == *name)
+}
+
+/// Whether requests have only some texts for the attribute `name`.
+fn has_a_form(name: &str) -> bool {
+    matches!(name, "ip" | "path" | "host" | "method" | PRIORITY)
+}
+
+/// One value of the attribute `name` in normal form.
+fn exact<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
+    if Glob::is_glob(text) {
+        return Err(format!(
+            "but overrides take no patterns; write one {name}, or a rule with `match: {{ {name}: {text:?} }}`"
+        ));
+    }
+    // The keys of a mapping are no lists.
+    values::check(name, text).map_err(|wrong| match wrong.split_once("; write a list") {
+        Some((several, _)) => format!("{several}; write an override for each"),
+        None => wrong,
+    })?;
+    normal_text(name, text)
+}
+
+/// An address that cannot be read as one: `01.2.3.4`, `1.2.3.*`, `1.2.3.4:80`, `2001:db8::g`.
+fn is_like_an_address(text: &str) -> bool {
+    let digits = text.bytes().any(|b| b.is_ascii_digit());
+    let v4 = |b: u8| b.is_ascii_digit() || b".*/:".contains(&b);
+    let dots = text.matches('.').count();
+    digits && (dots == 3 && text.bytes().all(v4) || text.contains("::"))
+}
+
+fn value_doubt(text: &str, names: &Alternatives) -> Option<String> {
+    if names.iter().all(|name| has_a_form(name)) {
+        let method = normal_method(text);
+        let is_odd = names.len() == 1 && has(names, "method") && !methods::is_known(&method);
+        return is_odd.then(|| values::unregistered(text));
+    }
+    let name = names.first()?;
+    let shown = shown(text);
+    if text.contains(['*', '?']) {
+        return Some(format!(
+            "{shown}, but overrides take no patterns: only the {} of just that text has these rates; write \
+             each subject, or a rule with a `match`",
+            names.join(" or ")
+        ));
+    }
+    let is_address = text.parse::<IpAddr>().is_ok() && !has(names, "ip");
+    let is_digest = text.starts_with("sha256:") && !has(names, "api_key");
+    (is_address || is_digest).then(|| {
+        let claimed = if is_address { "an address" } else { "a digest of a key" };
+        format!(
+            "{shown}, which reads as {claimed}, so that no {name} has it; write a rule with `match: {{ \
+             {name}: {} }}`",
+            text.escape_debug()
+        )
+    })
+}
+
+/// The address of one client in the form that clients are seen in. A client of IPv6 has a whole
+/// network, and is written as that.
+fn address_text(net: IpNet, ipv6_prefix: u8) -> Result<String, String> {
+    if let Some(plain) = behind_nat64(net) {
+        return Err(format!(
+            "an address of NAT64, but clients behind it are counted by their IPv4 addresses; write \
+             {plain}"
+        ));
+    }
+    let one_client = match net {
+        IpNet::V4(_) => 32,
+        IpNet::V6(_) => ipv6_prefix,
+    };
+    if net.prefix_len() < one_client {
+        return Err(format!(
+            "which is a network, but an override is for one client; write an address, or a rule \
+             with `match: {{ ip: {} }}`",
+            net.trunc()
+        ));
+    }
+    let client = IpNet::new(net.addr(), one_client).map_or(net, |cut| cut.trunc());
+    if net != client {
+        return Err(format!(
+            "but IPv6 addresses are cut to /{one_client} before they are compared; write {client}, \
+             or a larger identity.ipv6_prefix"
+        ));
+    }
+    Ok(client.addr().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by(text: &str) -> By {
+        let place = |names: &str| names.split('|').map(Box::from).collect();
+        By::All(text.split(", ").map(place).collect())
+    }
+
+    #[track_caller]
+    fn wrong(names: &str, text: &str, cure: &str) {
+        let found = subject_text(text, &by(names), 64);
+        assert!(
+            found.as_ref().is_err_and(|wrong| wrong.contains(cure)),
+            "{names} {text:?}: {found:?}"
+        );
+    }
+
+    #[test]
+    fn a_subject_that_no_request_can_have_is_wrong() {
+        for (names, text, cure) in [
+            ("path", "/login/*", "take no patterns; write one path"),
+            ("path", "login", "write /login"),
+            ("path", "/a, /b", "write an override for each"),
+            ("path", "/a?x", "write what stands before `?`"),
+            (
+                "host",
+                "*.example.com",
+                "match: { host: \"*.example.com\" }",
+            ),
+            ("host", "https://example.com", "write example.com"),
+            ("host", "::1", "write [::1]"),
+            ("host|ip", "*.example.com", "take no patterns"),
+            ("method", "PSOT", "write POST"),
+            ("method", "GET,POST", "several methods"),
+            ("method", "P*", "take no patterns"),
+            ("priority", "Critical", "write `critical`"),
+            ("user|ip", "01.2.3.4", "write one such as 192.0.2.7"),
+            ("user|ip", "1.2.3.*", "write one such as 192.0.2.7"),
+            ("user|ip", "1.2.3.4:80", "write one such as 192.0.2.7"),
+            ("ip", "ada", "write one such as 192.0.2.7"),
+            ("user", "ada ", "white space"),
+            ("user", "", "is empty"),
+            ("org, user", "acme,", "is empty"),
+            ("ip, path", "192.0.2.7,/a/*", "take no patterns"),
+        ] {
+            wrong(names, text, cure);
+        }
+    }
+
+    #[test]
+    fn an_exact_subject_has_the_form_of_requests() {
+        for (names, text, want) in [
+            ("path", "/login/", "/login"),
+            ("host", "EXAMPLE.com:80", "example.com"),
+            ("host|ip", "EXAMPLE.com", "example.com"),
+            ("host|ip", "192.0.2.7", "192.0.2.7"),
+            ("user|ip", "12:30:45", "12:30:45"),
+            ("user|ip", "ada", "ada"),
+            ("method", "get", "GET"),
+            ("priority", "critical", "critical"),
+            ("org, user", "acme, ada", "acme,ada"),
+        ] {
+            let found = subject_text(text, &by(names), 64);
+            assert_eq!(found.as_deref(), Ok(want), "{names}");
+            assert_eq!(doubt(text, &by(names)), None, "{names}");
+        }
+    }
+
+    #[test]
+    fn texts_that_may_be_meant_are_doubted() {
+        for (names, text) in [
+            ("user", "bot-*"),
+            ("org, user", "acme,*"),
+            ("user", "192.0.2.7"),
+            ("user", "sha256:00"),
+            ("method", "FETCH"),
+        ] {
+            assert!(subject_text(text, &by(names), 64).is_ok(), "{text}");
+            assert!(doubt(text, &by(names)).is_some(), "{text}");
+        }
+    }
+}
