@@ -8,6 +8,7 @@ pub(super) mod keys;
 mod lists;
 mod names;
 mod reach;
+mod tiers;
 
 use super::condition::Wanted;
 use super::fault::{Place, Warning};
@@ -38,6 +39,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         durable_for_seconds(rule, &mut warn);
         counting::check(rule, &mut warn);
         unknown_method(rule, &mut warn);
+        tiers::check(rule, set, &mut warn);
     }
     names::check(set, &mut warnings);
     reach::check(set, &mut warnings);
