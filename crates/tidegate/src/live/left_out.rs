@@ -45,10 +45,25 @@ fn is_like_rules(file: &Path) -> bool {
     }
     let mut head = Vec::new();
     let opened = File::open(file).and_then(|file| file.take(HEAD_BYTES).read_to_end(&mut head));
-    opened.is_ok() && String::from_utf8_lossy(&head).lines().any(names_rules)
+    opened.is_ok() && reads_like_rules(&String::from_utf8_lossy(&head))
 }
 
-/// Whether a line opens what is at the top of a rules file, of either kind.
+/// Whether a text has a field that is at the top of a rules file: at the beginning of a line, or, where the
+/// whole text is in braces, as JSON may be, anywhere in a line.
+fn reads_like_rules(text: &str) -> bool {
+    let text = text.trim_start_matches('\u{feff}');
+    let is_content = |line: &&str| !line.is_empty() && !line.starts_with(['#', '%', '-']);
+    let mut lines = text.lines().map(str::trim_start);
+    if lines
+        .find(is_content)
+        .is_some_and(|line| line.starts_with('{'))
+    {
+        return text.split(['{', ',', '\n']).any(names_rules);
+    }
+    text.lines().any(names_rules)
+}
+
+/// Whether a line or a field opens what is at the top of a rules file, of either kind.
 fn names_rules(line: &str) -> bool {
     let line = line.trim_start_matches([' ', '\t', '{', '"', '\'']);
     ["rules", "descriptors", "domain"].iter().any(|name| {
@@ -91,8 +106,18 @@ mod tests {
         write("limits.txt", "version: 1\nrules: []\n");
         write("limits.json", r#"{"domain": "shop", "descriptors": []}"#);
         write("below/deeper/more.yaml", limits);
+        // Those on one line were not named.
+        let flow = r#"{"version":1,"rules":[{"name":"b","by":"ip","rate":"1/hour"}]}"#;
+        write("flow.json", flow);
+        write("flow.txt", "# limits\n---\n{version: 1, rules: []}\n");
+        write("flow.YML", flow);
+        write("prose.txt", "these pages, rules: none\n");
+        write("other.json", r#"{"a":{"b":"rules, and more"}}"#);
         let want = [
             "below/deeper/more.yaml",
+            "flow.YML",
+            "flow.json",
+            "flow.txt",
             "limits",
             "limits.json",
             "limits.txt",
