@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use tidegate::identity::{Digest, ip};
-use tidegate_core::request::{ApiKey, Request, normal_name, normal_value};
+use tidegate_core::request::{ApiKey, Request, check_host, normal_name, normal_value};
 
 use super::wire::{LONGEST_NAME, LONGEST_VALUE, MOST_ATTRIBUTES};
 
@@ -59,18 +59,27 @@ impl<'r, 'b> Attributes<'r, 'b> {
                 if request.text(&name).is_some() {
                     return Err(TWICE.to_owned());
                 }
-                // Such a method or host is none that a rule names.
-                if matches!(&*name, "method" | "host") && value.trim_ascii() != &*value {
-                    return Err(WHITE_SPACE.to_owned());
-                }
-                if name == "host" && (value.contains('@') || value.contains("..")) {
-                    return Err("is no host; write its name alone".to_owned());
-                }
+                check_value(&name, &value)?;
                 let value = normal_value(&name, value).map_err(|wrong| wrong.to_string())?;
                 request.attributes.push((name, value));
             }
         }
         Ok(())
+    }
+}
+
+/// Whether `value` is one that a rule can name.
+fn check_value(name: &str, value: &str) -> Result<(), String> {
+    let has_form = matches!(name, "method" | "host" | "path");
+    if has_form && value.trim_ascii() != value {
+        return Err(WHITE_SPACE.to_owned());
+    }
+    match name {
+        "host" => {
+            check_host(value).map_err(|wrong| format!("is no host: {wrong}; write its name alone"))
+        }
+        "path" if value.is_empty() => Err("is empty; write `/`, or leave it out".to_owned()),
+        _ => Ok(()),
     }
 }
 
@@ -102,5 +111,47 @@ pub(crate) fn digested<'a>(key: &str) -> ApiKey<'a> {
         digest: *Digest::of(key).as_bytes(),
         tier: None,
         name: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(name: &str, value: &str, want: Result<&str, &str>) {
+        let mut request = Request::default();
+        let added = Attributes::of(&mut request).add(name.into(), value.into());
+        match want {
+            Ok(normal) => assert_eq!((added, request.text(name)), (Ok(()), Some(normal))),
+            Err(part) => assert!(
+                added.as_ref().is_err_and(|wrong| wrong.contains(part)),
+                "{name} {value:?}: {added:?}"
+            ),
+        }
+    }
+
+    #[test]
+    fn a_value_that_no_rule_can_name_is_rejected() {
+        for (name, value, part) in [
+            ("host", "https://example.com", "neither scheme nor path"),
+            ("host", "example.com:https", "a port is a number"),
+            ("host", "example.com:99999", "a port is a number"),
+            ("host", "a.com,b.com", "several hosts"),
+            ("host", "ada@example.com", "has no user"),
+            ("host", "example..com", "is empty"),
+            ("host", "example.com ", "white space"),
+            ("path", "/login ", "white space"),
+            ("path", " /login", "white space"),
+            ("path", "", "write `/`"),
+            ("method", "POST ", "white space"),
+        ] {
+            check(name, value, Err(part));
+        }
+        check("host", "EXAMPLE.com:80", Ok("example.com"));
+        check("host", "::1", Ok("[::1]"));
+        check("host", "", Ok(""));
+        check("path", "/a b", Ok("/a b"));
+        check("user", "ada ", Ok("ada "));
     }
 }
