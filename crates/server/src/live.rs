@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
 use tidegate::live::{Pick, State, left_out};
 use tidegate::{Follower, News, Policy, Reading};
-use tidegate_core::rules::{Rule, SourceFile, Warning};
+use tidegate_core::rules::{Mode, Rule, SourceFile, Warning};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 use tracing::{info, warn};
@@ -213,7 +213,7 @@ impl LeftOut {
     }
 }
 
-/// What a reload costs: rules that it drops, because nobody who lost a file of a rules folder would notice that its
+/// What a reload costs: rules that it drops or switches off, because nobody who lost a file of a rules folder would notice that its
 /// limits are gone, and rates that it moves, because counts are kept by the place of a rate in its list.
 #[derive(Default)]
 struct ReloadCosts {
@@ -223,6 +223,7 @@ struct ReloadCosts {
 
 struct KnownRule {
     name: RuleName,
+    mode: Mode,
     /// The window of each rate, in order.
     windows: Vec<Nanos>,
 }
@@ -232,6 +233,7 @@ impl KnownRule {
         let limits = rule.limits(None, "").iter();
         KnownRule {
             name: rule.name().clone(),
+            mode: rule.mode(),
             windows: limits.map(|limit| limit.per()).collect(),
         }
     }
@@ -266,6 +268,15 @@ impl ReloadCosts {
             warn!(
                 count,
                 rules, "rules are no longer in force, their limits are gone"
+            );
+        }
+        let is_eased = |old: &KnownRule, new: Option<&&KnownRule>| {
+            old.mode == Mode::Enforce && new.is_some_and(|new| new.mode != Mode::Enforce)
+        };
+        if let Some((count, rules)) = named(&names(&is_eased)) {
+            warn!(
+                count,
+                rules, "rules no longer deny, because their mode is now off or shadow"
             );
         }
         let is_reordered = |old: &KnownRule, new: Option<&&KnownRule>| {

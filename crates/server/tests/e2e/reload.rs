@@ -211,6 +211,26 @@ fn rules_that_a_reload_drops_are_named_in_the_log() {
     assert!(message.contains("no longer in force"), "{message}");
 }
 
+/// A rule that was switched off or to shadow ended its limit without a word.
+#[test]
+fn rules_that_a_reload_switches_off_are_named_in_the_log() {
+    let rules = |mode: &str| {
+        format!("version: 1\nrules: [{{ name: q, by: ip, rate: 5/hour, mode: {mode} }}]\n")
+    };
+    for mode in ["off", "shadow"] {
+        let server = Server::start(&rules("enforce"));
+        server.write("rules.yaml", &rules(mode));
+        let line = server.wait_log(|line| {
+            let message = line["message"].as_str();
+            message.is_some_and(|message| message.contains("no longer deny"))
+        });
+        assert_eq!(
+            (&line["rules"], &line["level"]),
+            (&"q".into(), &"WARN".into())
+        );
+    }
+}
+
 /// A reload that changed nothing said nothing, `/v1/reload` answered before anything was read, and the first
 /// rules were version 2.
 #[test]
