@@ -130,12 +130,17 @@ impl Options {
     /// Reads a query such as `deny_status=403&from=original&priority=sheddable`.
     pub(crate) fn read(query: Option<&str>) -> Result<Self, BadInput> {
         let mut options = Options::default();
+        let mut seen = Vec::new();
         let pairs = query
             .unwrap_or_default()
             .split('&')
             .filter(|pair| !pair.is_empty());
         for pair in pairs {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if seen.contains(&name) {
+                return Err(fault("query", "has a parameter twice, keep one"));
+            }
+            seen.push(name);
             match (name, value) {
                 ("deny_status", "401") => options.deny_status = Some(StatusCode::UNAUTHORIZED),
                 ("deny_status", "403") => options.deny_status = Some(StatusCode::FORBIDDEN),

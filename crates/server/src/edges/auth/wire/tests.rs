@@ -286,6 +286,8 @@ fn the_query_is_checked() {
         ("priority=high", "priority"),
         ("priority=", "priority"),
         ("a=b", "query"),
+        ("deny_status=401&deny_status=403", "query"),
+        ("from=original&key=x-api-key&from=original", "query"),
     ] {
         assert_eq!(deny(query).unwrap_err().field, field);
     }
