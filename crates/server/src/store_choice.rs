@@ -71,7 +71,7 @@ impl StoreChoice {
 /// A store there is no code for.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "store `{0}` is not there yet; write memory, redis://HOST:PORT, redis+sentinel://HOST,HOST,HOST/NAME, \
+    "store `{0}` is unknown; write memory, redis://HOST:PORT, redis+sentinel://HOST,HOST,HOST/NAME, \
      redis+cluster://HOST:PORT or unix:PATH, and rediss instead of redis for TLS"
 )]
 pub(crate) struct NoSuchStore(String);

@@ -7,8 +7,8 @@ use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Secret};
 use tidegate_core::store::Abilities;
 
-use crate::edges::http::explain;
 use crate::edges::http::wire::{self, Asked};
+use crate::edges::http::{explain, units};
 use crate::live;
 
 use super::{Exit, ExplainArgs, Output, complain, say};
@@ -37,6 +37,10 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
             return Exit::Usage;
         }
     };
+    if let Err(bad) = units::known(&policy.rules, &ask.request, "") {
+        complain(format_args!("{}: {}", bad.field, bad.reason));
+        return Exit::Usage;
+    }
     // A limiter that never decides: it knows addresses and keys as the service does.
     let clock = SystemClock::new();
     let limiter = Limiter::new(MemoryStore::new(clock), policy, secret, Arc::new(clock));

@@ -2,9 +2,9 @@
 
 use std::io::Read;
 
-use tidegate::identity::keys::{ApiKey, hash_line};
+use tidegate::identity::keys::{ApiKey, BadLine, hash_line};
 
-use super::{Exit, KeyArgs, KeyCommand, complain, say};
+use super::{Exit, KeyCommand, complain, say};
 
 /// Longer than any key; what is piped in by mistake is not read to its end.
 const LONGEST: u64 = 4096;
@@ -13,9 +13,13 @@ pub(super) fn run(command: KeyCommand) -> Exit {
     match command {
         KeyCommand::New(args) => match ApiKey::new() {
             Ok(key) => {
-                use std::io::Write;
-                let _ = writeln!(std::io::stderr(), "{}", key.expose());
-                line(key.expose(), &args)
+                // A key that is shown without a line for it looks as if it were in use.
+                let line = hash_line(key.expose(), &args.tier, &args.name);
+                if line.is_ok() {
+                    use std::io::Write;
+                    let _ = writeln!(std::io::stderr(), "{}", key.expose());
+                }
+                print(line)
             }
             Err(error) => {
                 complain(format_args!("no randomness: {error}"));
@@ -28,13 +32,14 @@ pub(super) fn run(command: KeyCommand) -> Exit {
                 complain(format_args!("cannot read the key: {error}"));
                 return Exit::Failed;
             }
-            line(key.trim_end_matches(['\r', '\n']), &args)
+            let key = key.trim_end_matches(['\r', '\n']);
+            print(hash_line(key, &args.tier, &args.name))
         }
     }
 }
 
-fn line(key: &str, args: &KeyArgs) -> Exit {
-    match hash_line(key, &args.tier, &args.name) {
+fn print(line: Result<String, BadLine>) -> Exit {
+    match line {
         Ok(line) => {
             say(line);
             Exit::Done

@@ -9,7 +9,7 @@ use std::path::Path;
 use tidegate::Policy;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::live::left_out;
-use tidegate_core::rules::{Dialect, MOST_BYTES, SourceFile};
+use tidegate_core::rules::{Dialect, MOST_BYTES, RuleKind, SourceFile};
 use tidegate_core::store::Abilities;
 
 use super::{Exit, LintArgs, complain, say};
@@ -37,7 +37,7 @@ pub(super) fn run(args: &LintArgs) -> Exit {
                 say(format_args!(
                     "{}: {}, {}",
                     path.display(),
-                    counted(policy.rules.rules().len(), "rule"),
+                    counted(written(&policy), "rule"),
                     counted(warnings.len() + left_out.len(), "warning"),
                 ));
             }
@@ -66,10 +66,37 @@ fn load(path: &Path, dialect: Dialect) -> Result<Policy, String> {
     Policy::parse_for(&[file], dialect).map_err(|error| error.to_string())
 }
 
+/// How many rules the files have. A rule that stands for the limits that requests bring is in none.
+fn written(policy: &Policy) -> usize {
+    let rules = policy.rules.rules().iter();
+    rules
+        .filter(|rule| rule.kind() != RuleKind::Brought)
+        .count()
+}
+
 /// A number of things: `1 rule`, `2 rules`.
 fn counted(count: usize, thing: &str) -> String {
     match count {
         1 => format!("1 {thing}"),
         count => format!("{count} {thing}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rules_that_a_file_has_are_counted() {
+        let envoy = "domain: web\ndescriptors:\n  - key: user\n    rate_limit: { unit: hour, requests_per_unit: 2 }\n";
+        let native = "version: 1\nrules: [{ name: r, by: ip, rate: 1/hour }]\n";
+        for text in [envoy, native] {
+            let file = SourceFile {
+                name: "rules.yaml",
+                text,
+            };
+            let policy = Policy::parse_for(&[file], Abilities::UNKNOWN).unwrap();
+            assert_eq!(written(&policy), 1, "{text}");
+        }
     }
 }

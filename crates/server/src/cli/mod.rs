@@ -18,6 +18,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use serde_json::Value;
 
 use crate::config::{self, Layer, UnknownVariable, millis};
 use crate::store_choice::StoreUrl;
@@ -229,22 +230,26 @@ fn check_environment() -> Result<(), UnknownVariable> {
 impl RequestArgs {
     /// The request as the wire has it.
     fn body(&self) -> String {
-        let attributes: serde_json::Map<_, _> = self
-            .attrs
-            .iter()
-            .map(|(name, value)| (name.clone(), value.as_str().into()))
-            .collect();
-        let mut body = serde_json::json!({"attributes": attributes});
+        let texts = self.attrs.iter();
+        let texts = texts.map(|(name, value)| (name, Value::from(value.as_str())));
+        let mut body = format!(r#"{{"attributes":{}"#, object(texts));
         if let Some(cost) = self.cost {
-            body["cost"] = cost.into();
+            body += &format!(r#","cost":{cost}"#);
         }
         if !self.costs.is_empty() {
             let costs = self.costs.iter();
-            let costs = costs.map(|(unit, cost)| (unit.clone(), (*cost).into()));
-            body["costs"] = serde_json::Value::Object(costs.collect());
+            let costs = costs.map(|(unit, cost)| (unit, Value::from(*cost)));
+            body += &format!(r#","costs":{}"#, object(costs));
         }
-        body.to_string()
+        body + "}"
     }
+}
+
+/// A JSON object with every field given, so that the service rejects one that is given twice. A map would keep
+/// the last.
+fn object<'f>(fields: impl Iterator<Item = (&'f String, Value)>) -> String {
+    let fields = fields.map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())));
+    format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -308,12 +313,14 @@ mod tests {
         };
         let want = r#"{"attributes":{"user":"a"},"cost":2,"costs":{"images":1,"tokens":1500}}"#;
         for costs in [
-            &["--costs", "tokens=1500,images=1"][..],
+            &["--costs", "images=1,tokens=1500"][..],
             &["--costs", "images=1", "--costs", "tokens=1500"],
         ] {
             let args = [&["-a", "user=a", "--cost", "2"][..], costs].concat();
             assert_eq!(asked(&args).unwrap(), want);
         }
+        let twice = asked(&["-a", "user=a", "-a", "user=b"]).unwrap();
+        assert_eq!(twice, r#"{"attributes":{"user":"a","user":"b"}}"#);
         for wrong in ["tokens", "=5", "tokens=", "tokens=-1"] {
             let error = asked(&["--costs", wrong]).unwrap_err();
             assert!(error.contains("write UNIT=N"), "{error}");

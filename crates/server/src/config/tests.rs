@@ -44,7 +44,7 @@ fn a_store_that_is_not_there_yet_is_refused_without_its_password() {
     .settle()
     .unwrap_err()
     .to_string();
-    let told = "store `mongodb` is not there yet; write memory, redis://HOST:PORT, ";
+    let told = "store `mongodb` is unknown; write memory, redis://HOST:PORT, ";
     assert!(error.starts_with(told), "{error}");
     assert!(!error.contains("secret"), "{error}");
 }

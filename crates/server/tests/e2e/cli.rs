@@ -34,13 +34,13 @@ fn check(args: &[&str], code: i32, said: &str) -> String {
 }
 
 #[test]
-fn usage_is_2_and_what_is_not_there_yet_is_said() {
+fn usage_is_2_and_says_what_to_write() {
     check(&[], 2, "Usage");
     check(&["serve", "--no-such-flag"], 2, "--no-such-flag");
     check(
         &["serve", "--store", "mongodb://:hunter2@localhost"],
         2,
-        "store `mongodb` is not there yet",
+        "store `mongodb` is unknown",
     );
     check(
         &["serve", "--http", "nowhere"],
@@ -174,6 +174,13 @@ fn explain_needs_no_server() {
     );
     check(&["explain", "-a", "ip=nonsense"], 2, "attributes.ip");
     check(&["explain", "-a", "nonsense"], 2, "NAME=VALUE");
+    // Both were taken for requests that the rules do not limit.
+    check(&["explain", "-a", "Path=/login"], 2, "write `path`");
+    check(
+        &["explain", "-a", "path=/a", "-a", "path=/b"],
+        2,
+        "given twice",
+    );
 }
 
 #[test]
@@ -283,6 +290,16 @@ fn keys_are_made_and_hashed() {
         line,
         "the same key gives the same line"
     );
+}
+
+/// The key was printed, and then the reason why there is no line for it.
+#[test]
+fn a_key_without_a_line_is_not_shown() {
+    let made = run(&["key", "new", "--tier", "gold x"]);
+    let said = String::from_utf8(made.stderr).unwrap();
+    assert_eq!((made.status.code(), &*made.stdout), (Some(2), &b""[..]));
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("the tier is empty or has blanks"), "{said}");
 }
 
 #[test]

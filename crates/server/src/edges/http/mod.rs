@@ -13,7 +13,7 @@ mod reserve;
 mod reserve_wire;
 pub(crate) mod serve;
 mod slots;
-mod units;
+pub(crate) mod units;
 pub(crate) mod wire;
 
 pub(crate) use attributes::{Attributes, check_name, digested};

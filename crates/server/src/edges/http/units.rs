@@ -35,7 +35,8 @@ fn needs_check(request: &Request<'_>) -> bool {
     !request.costs.is_empty() || may_be_miscased(request)
 }
 
-fn known(rules: &RuleSet, request: &Request<'_>, item: &str) -> Result<(), BadInput> {
+/// Checks one request by `rules`. `item` stands before the name of the field.
+pub(crate) fn known(rules: &RuleSet, request: &Request<'_>, item: &str) -> Result<(), BadInput> {
     if let Some(miscased) = rules.miscased_attribute(request) {
         return Err(BadInput {
             field: format!("{item}attributes.{}", miscased.name),
