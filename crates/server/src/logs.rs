@@ -42,18 +42,24 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) {
     };
 }
 
-/// What is logged: by `RUST_LOG` if it is set and valid, else by the level. The HTTP/2 library warns about
-/// what any client can send, once per frame. So its warnings are left out unless they are asked for.
+/// Libraries of whose lines only errors are logged unless more is asked for. The HTTP/2 library warns about
+/// what any client can send, once per frame. The library that watches files warns of folders that are gone,
+/// about which the service has lines of its own.
+const QUIET_LIBRARIES: [&str; 2] = ["h2", "notify"];
+
+/// What is logged: by `RUST_LOG` if it is set and valid, else by the level.
 fn filter(level: LogLevel, environment: Option<&str>) -> EnvFilter {
     let set = environment.filter(|set| !set.is_empty());
     let valid = set.filter(|set| set.parse::<EnvFilter>().is_ok());
-    let directives = valid.unwrap_or(level.name());
-    let wants_all = directives.contains("h2") || matches!(directives, "debug" | "trace");
-    if wants_all {
-        EnvFilter::new(directives)
-    } else {
-        EnvFilter::new(format!("{directives},h2=error"))
+    let mut directives = valid.unwrap_or(level.name()).to_owned();
+    if !matches!(&*directives, "debug" | "trace") {
+        for library in QUIET_LIBRARIES {
+            if !directives.contains(library) {
+                directives += &format!(",{library}=error");
+            }
+        }
     }
+    EnvFilter::new(directives)
 }
 
 /// Text from outside, made safe to show and cut at [`Shown::CHARS`].
@@ -103,16 +109,16 @@ mod tests {
     }
 
     #[test]
-    fn warnings_of_the_http2_library_are_left_out_unless_asked_for() {
+    fn warnings_of_libraries_are_left_out_unless_asked_for() {
         let shown = |environment| filter(LogLevel::default(), environment).to_string();
-        assert_eq!(shown(None), "h2=error,info");
-        assert_eq!(shown(Some("")), "h2=error,info");
+        assert_eq!(shown(None), "notify=error,h2=error,info");
+        assert_eq!(shown(Some("")), "notify=error,h2=error,info");
         assert_eq!(
             shown(Some("warn,tidegate=debug")),
-            "tidegate=debug,h2=error,warn"
+            "tidegate=debug,notify=error,h2=error,warn"
         );
-        assert_eq!(shown(Some("not=a=filter")), "h2=error,info");
-        assert_eq!(shown(Some("h2=warn,info")), "h2=warn,info");
+        assert_eq!(shown(Some("not=a=filter")), "notify=error,h2=error,info");
+        assert_eq!(shown(Some("h2=warn,info")), "notify=error,h2=warn,info");
         assert_eq!(shown(Some("debug")), "debug");
     }
 

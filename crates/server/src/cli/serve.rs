@@ -442,6 +442,9 @@ fn service(
         warn!("every rule only watches, because --shadow is on: nothing is denied");
         limiter = limiter.in_shadow();
     }
+    if settings.envoy.manner.all_shadow {
+        warn!("every limit only watches, because SHADOW_MODE is set: nothing is denied");
+    }
     let reset = match settings.reset {
         Reset::Epoch => ResetStyle::Epoch,
         Reset::Delta => ResetStyle::Delta,

@@ -96,6 +96,27 @@ fn it_answers_where_it_answered_and_as_it_answered() {
     );
 }
 
+#[test]
+fn a_shadow_mode_for_all_is_named_in_the_log() {
+    let (dir, mut command) = deployment(CONFIG);
+    let [http, grpc, debug] = [(); 3].map(|()| free_port());
+    command
+        .env("HOST", "127.0.0.1")
+        .env("PORT", http.to_string())
+        .env("GRPC_HOST", "127.0.0.1")
+        .env("GRPC_PORT", grpc.to_string())
+        .env("DEBUG_PORT", debug.to_string())
+        .env("LOG_FORMAT", "json")
+        .env("SHADOW_MODE", "true");
+    let server = Server::attend(command, dir);
+    let line = server.wait_log(|line| {
+        let message = line["message"].as_str();
+        message.is_some_and(|message| message.contains("because SHADOW_MODE is set"))
+    });
+    assert_eq!(line["level"], "WARN");
+    assert_eq!(asked(&server, [&["one"], &["one"]]), [200, 200]);
+}
+
 /// The page that dashboards of the reference read, where they read it, and nothing else there.
 #[test]
 fn it_is_scraped_where_it_was_scraped() {
