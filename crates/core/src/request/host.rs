@@ -1,7 +1,7 @@
 //! Hosts: the form they have in rules and requests, and what is no host.
 //!
 //! A host is compared in lower case, without port and final dot; an IPv6 address is written in brackets, in
-//! its shortest form. A text that is no host reaches no rule, and no rule that asks for one can match.
+//! its shortest form. A text that is no host comes under no rule, and a rule that names one never matches.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
