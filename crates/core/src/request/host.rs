@@ -32,10 +32,10 @@ pub enum HostError {
     Character(char),
 }
 
-/// A host in normal form.
+/// A host in normal form. A text that is no host becomes the name that most servers take it for, because Envoy
+/// lets a request pass whose call is rejected.
 pub fn normal_host(host: &str) -> Cow<'_, str> {
-    let name = without_port(host);
-    let name = name.strip_suffix('.').unwrap_or(name);
+    let name = name_in(host).trim_end_matches('.');
     if let Some(ip) = ipv6(name) {
         let normal = format!("[{ip}]");
         return if normal == name {
@@ -89,6 +89,18 @@ pub fn check_host(host: &str) -> Result<(), HostError> {
     }
 }
 
+/// What is left without user and port, whatever stands for a port.
+fn name_in(host: &str) -> &str {
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    if host.starts_with('[') {
+        return host.find(']').map_or(host, |end| &host[..=end]);
+    }
+    match host.split_once(':') {
+        Some((name, _)) if ipv6(host).is_none() => name,
+        _ => host,
+    }
+}
+
 /// The IPv6 address that a host is, with or without brackets.
 fn ipv6(name: &str) -> Option<Ipv6Addr> {
     if !name.contains(':') {
@@ -138,6 +150,27 @@ mod tests {
             assert_eq!(normal_host(host), want, "{host}");
             assert_eq!(normal_host(want), want, "{host}");
         }
+    }
+
+    /// Servers behind a proxy take each of them for `api.example.com`, and it met no rule for that.
+    #[test]
+    fn what_is_no_host_becomes_the_name_that_servers_take_it_for() {
+        for host in [
+            "api.example.com:x",
+            "api.example.com:80:80",
+            "api.example.com:-1",
+        ] {
+            assert_eq!(normal_host(host), "api.example.com", "{host}");
+        }
+        for host in [
+            "api.example.com..",
+            "u@api.example.com",
+            "a:b@api.example.com.:0x50",
+        ] {
+            assert_eq!(normal_host(host), "api.example.com", "{host}");
+        }
+        assert_eq!(normal_host("[::1]:x"), "[::1]");
+        assert_eq!(normal_host("[::1"), "[::1");
     }
 
     #[test]

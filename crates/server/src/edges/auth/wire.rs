@@ -21,7 +21,7 @@ use ipnet::IpNet;
 use tidegate::identity::Trusted;
 use tidegate::identity::forwarded::{self, Chain};
 use tidegate_core::request::{
-    Edge, PRIORITY, Priority, Request, normal_host, normal_method, normal_path,
+    Edge, PRIORITY, Priority, Request, check_host, normal_host, normal_method, normal_path,
 };
 use tidegate_core::rules::RuleSet;
 use tidegate_core::units::Nanos;
@@ -270,6 +270,10 @@ fn told<'h>(
     }
     if reading.needs_host && is_absent(host) {
         return Err(fault(names.host, names.host_missing));
+    }
+    // Another server may take it for a host that a rule names.
+    if let Some(Err(wrong)) = host.map(check_host) {
+        return Err(fault(names.host, &format!("no host: {wrong}")));
     }
     Ok(Told {
         target,
