@@ -71,6 +71,17 @@ impl Charge<'_> {
     }
 }
 
+/// What a charge set admits. It decides how long the store is waited for where no rule has a `budget`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub enum WorkKind {
+    /// A request, whose caller waits for every decision.
+    #[default]
+    Request,
+    /// Work that takes long, as that of a permit does. A wrong decision lasts as long as the work, so it is
+    /// worth a longer wait.
+    LongWork,
+}
+
 /// All limits one request must pass, decided together: all are charged or none is.
 #[derive(Clone, Debug, Default)]
 pub struct ChargeSet<'a> {
@@ -78,6 +89,8 @@ pub struct ChargeSet<'a> {
     pub charges: SmallVec<[Charge<'a>; 4]>,
     /// The longest the caller waits for the decision. It caps the budgets of the rules.
     pub max_wait: Option<Nanos>,
+    /// What is admitted.
+    pub work: WorkKind,
 }
 
 impl<'a> ChargeSet<'a> {
@@ -85,7 +98,7 @@ impl<'a> ChargeSet<'a> {
     pub fn of(charges: impl IntoIterator<Item = Charge<'a>>) -> Self {
         ChargeSet {
             charges: charges.into_iter().collect(),
-            max_wait: None,
+            ..ChargeSet::default()
         }
     }
 
@@ -93,7 +106,7 @@ impl<'a> ChargeSet<'a> {
     pub fn of_one(charge: Charge<'a>) -> Self {
         ChargeSet {
             charges: smallvec![charge],
-            max_wait: None,
+            ..ChargeSet::default()
         }
     }
 
@@ -102,7 +115,8 @@ impl<'a> ChargeSet<'a> {
     pub fn part(&self, charges: impl IntoIterator<Item = Charge<'a>>) -> Self {
         ChargeSet {
             max_wait: self.max_wait,
-            ..ChargeSet::of(charges)
+            work: self.work,
+            charges: charges.into_iter().collect(),
         }
     }
 }

@@ -45,7 +45,11 @@ impl Scene<Shared> {
     }
 
     fn settled(seed: u64, nodes: usize, most: u32, settings: &Settings) -> Self {
-        let scene = Scene::with(seed, nodes, most, |model, link, runtime| {
+        Scene::under(seed, nodes, &uploads(most), settings)
+    }
+
+    fn under(seed: u64, nodes: usize, rules: &str, settings: &Settings) -> Self {
+        let scene = Scene::with(seed, nodes, rules, |model, link, runtime| {
             let cluster = Arc::new(Cluster::new([Arc::clone(model)]));
             let parts = Divided::new(&cluster, link);
             resilient(parts, runtime, settings.clone(), Arc::new(|_| {}))
@@ -59,7 +63,7 @@ impl<S: Store + 'static> Scene<S> {
     fn with(
         seed: u64,
         nodes: usize,
-        most: u32,
+        rules: &str,
         store: impl Fn(&SharedModel, Link, NodeRuntime) -> S,
     ) -> Self {
         let sim = Sim::new(seed);
@@ -75,11 +79,9 @@ impl<S: Store + 'static> Scene<S> {
             );
             let runtime = NodeRuntime::new(&sim, i, SECS(7), DATE);
             let store = store(&model, link, runtime.clone());
-            let text =
-                format!("version: 1\nrules: [{{ name: uploads, by: user, concurrent: {most} }}]");
             let rules = parse(&[SourceFile {
                 name: "rules.yaml",
-                text: &text,
+                text: rules,
             }]);
             let policy = Policy::of(rules.expect("good rules"));
             let secret = Secret::from_bytes(b"0123456789abcdef").expect("a secret");
@@ -162,6 +164,10 @@ impl<S: Store + 'static> Scene<S> {
     }
 }
 
+fn uploads(most: u32) -> String {
+    format!("version: 1\nrules: [{{ name: uploads, by: user, concurrent: {most} }}]")
+}
+
 fn ada() -> Request<'static> {
     Request::default().with("user", "ada")
 }
@@ -183,6 +189,41 @@ fn all_nodes_together_have_as_many_open_as_the_rule_says_for_as_long_as_they_lik
     drop(slots);
     scene.pass(MS(100));
     assert_eq!(scene.fill().len(), 10, "all were given back, at once");
+}
+
+/// The rates of an acquire had 25 ms, as those of a check have, beside permits that had 250: with replies
+/// that took longer, a rule with `on_store_late: deny` denied every acquire.
+#[test]
+fn the_rates_of_a_permit_wait_for_the_store_as_long_as_the_permit() {
+    let rules = "version: 1\nrules:\n  - { name: uploads, by: user, concurrent: 2 }\n  \
+                 - { name: paid, by: user, rate: 9/day, on_store_late: deny }\n";
+    let scene = Scene::under(1, 1, rules, &Settings::default());
+    let limiter = &scene.nodes[0].limiter;
+    let round_trip = |millis: u64| {
+        scene.weather(Weather {
+            fastest: MS(millis / 2),
+            ..Weather::FAIR
+        });
+    };
+    let source = || {
+        let acquired = scene.sim.block_on(limiter.acquire(ada(), SECS(10)));
+        match acquired.expect("a decision") {
+            Acquired::Open { slot, decision, .. } => {
+                let released = scene.sim.block_on(limiter.release(&slot));
+                released.expect("a reply");
+                decision.source()
+            }
+            Acquired::Refused(decision) => decision.source(),
+            Acquired::Full(full) => panic!("nothing else is open: {full:?}"),
+        }
+    };
+    for millis in [10, 40, 60, 200] {
+        round_trip(millis);
+        assert_eq!(source(), Source::Exact, "{millis} ms");
+    }
+    let checked = scene.sim.block_on(limiter.check(ada()));
+    let checked = checked.expect("a decision");
+    assert_eq!(checked.source(), Source::Late, "a check waits no longer");
 }
 
 #[test]
@@ -296,7 +337,7 @@ fn an_outage_adds_the_share_at_most() {
 
 /// Without anything around the store, so that it is known who knows what.
 fn bare(most: u32) -> Scene<Link> {
-    Scene::with(1, 2, most, |_, link, _| link)
+    Scene::with(1, 2, &uploads(most), |_, link, _| link)
 }
 
 #[test]

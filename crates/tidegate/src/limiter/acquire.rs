@@ -14,7 +14,7 @@ use tidegate_core::event::Event;
 use tidegate_core::request::{Edge, Request};
 use tidegate_core::rules::{Concurrent, Purpose};
 use tidegate_core::store::{
-    Charge, Held, Hold, OnStoreFailure, Role, Source, Store, StoreError, Terms,
+    Charge, Held, Hold, OnStoreFailure, Role, Source, Store, StoreError, Terms, WorkKind,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
@@ -292,7 +292,9 @@ impl<S: Store> View<'_, S> {
         self.identify(&mut request);
         // Charges and permits under one secret, even if it is replaced in between.
         let keys = self.limiter.keys.load_full();
-        let plan = self.plan_under(&keys, &request, Purpose::Acquire);
+        let mut plan = self.plan_under(&keys, &request, Purpose::Acquire);
+        // The rates wait for the store as long as the permits do: they admit the same work.
+        plan.set.work = WorkKind::LongWork;
         let ticket = Ticket {
             holder: (self.limiter.draw_id)()?,
             lasts,

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use tidegate_core::store::ChargeSet;
+use tidegate_core::store::{ChargeSet, WorkKind};
 use tidegate_core::units::Nanos;
 
 use super::settings::Settings;
@@ -30,7 +30,10 @@ impl Budgets {
 
     /// What a decision on `sets` has.
     pub(super) fn of_sets(&self, sets: &[&ChargeSet<'_>], manner: Manner) -> Nanos {
+        // A batch that has a request in it is answered as soon as that one has to be.
+        let is_long = |set: &&ChargeSet<'_>| set.work == WorkKind::LongWork;
         let usual = match manner {
+            Manner::Charge if sets.iter().all(is_long) => self.long_work,
             Manner::Charge => self.decision,
             Manner::Reserve { .. } => self.long_work,
         };
