@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidegate::clock::{Clock, SystemClock};
-use tidegate::observe::{JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
+use tidegate::observe::{DurabilityState, JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
 use tidegate::resilience::{self, PendingUnits, Resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::disk::{BadJournal, DiskStore, JournalNews, Remembered};
@@ -73,8 +73,18 @@ pub(crate) struct StoreCondition {
     pub(crate) is_exact: bool,
     /// The outage that lasts, if one does.
     pub(crate) outage: Option<StoreOutage>,
+    /// Why counts are not as safe as rules with `durability` ask, if they are not.
+    pub(crate) durability: Option<DurabilityFailure>,
     /// How many calls failed since the start, by kind.
     pub(crate) errors: Vec<(FailureKind, u64)>,
+}
+
+/// Why counts are not as safe as their rules ask. All other rules are decided as ever.
+pub(crate) struct DurabilityFailure {
+    /// Where they should be: `disk` or `replica`, as in `tidegate_durability_failing`.
+    pub(crate) kind: &'static str,
+    /// What is wrong. Names no address, user or path.
+    pub(crate) cause: String,
 }
 
 /// Why a shared store cannot be used at all.
@@ -172,6 +182,7 @@ impl Counters {
                 kind,
                 is_exact: true,
                 outage: None,
+                durability: self.durability_failure(),
                 errors: Vec::new(),
             };
         };
@@ -181,23 +192,36 @@ impl Counters {
             kind,
             is_exact: shared.series.is_exact() && !shared.series.is_open(),
             outage: shared.health.outage(),
+            durability: self.durability_failure(),
             errors: counts.into_iter().filter(|(_, count)| *count > 0).collect(),
         }
     }
 
-    /// Says once why durable charges are not acknowledged, and once that they are again. `told` is what
-    /// was said last.
-    pub(crate) fn tell_safety(&self, told: &mut Option<Unacknowledged>) {
+    fn durability_failure(&self) -> Option<DurabilityFailure> {
+        let (kind, cause) = match self {
+            Counters::Memory(_) => return None,
+            Counters::Disk(store) => ("disk", store.journal_failure()?.as_ref().to_owned()),
+            Counters::Shared(shared) => ("replica", shared.bare.unacknowledged()?.to_string()),
+        };
+        Some(DurabilityFailure { kind, cause })
+    }
+
+    /// Logs why durable charges are not acknowledged, another line when the cause changes, and a last one
+    /// when they are acknowledged again. `logged` is the cause that was logged last.
+    pub(crate) fn tell_safety(&self, logged: &mut Option<Unacknowledged>) {
         let Counters::Shared(shared) = self else {
             return;
         };
         let why = shared.bare.unacknowledged();
-        match (&why, &*told) {
+        match (&why, &*logged) {
             (Some(why), None) => warn!("durable charges are not acknowledged: {why}; {LOCAL}"),
+            (Some(why), Some(before)) if why != before => {
+                warn!("durable charges are not acknowledged for another reason: {why}");
+            }
             (None, Some(_)) => info!("durable charges are acknowledged again"),
             _ => return,
         }
-        *told = why;
+        *logged = why;
     }
 
     fn memory(&self) -> Option<&MemoryStore<SystemClock>> {
@@ -221,6 +245,10 @@ impl Counters {
                 series: &shared.series,
                 failures: shared.store.failures(),
                 clock: shared.store.clock_reading(),
+                durability: match shared.bare.unacknowledged() {
+                    Some(_) => DurabilityState::Failing,
+                    None => DurabilityState::Given,
+                },
                 overshoot: shared.store.overshoot(),
                 leases: shared.store.leases(),
             },

@@ -226,6 +226,20 @@ fn set_room(server: &Server, bytes: &str) {
     assert!(status.success());
 }
 
+/// Why durable counts are not safe, as the verbose page has it. The metric must agree with it.
+#[track_caller]
+fn durability_failure(server: &Server, kind: &str) -> Option<String> {
+    let page = server.admin_get("/readyz?verbose");
+    assert_eq!(page.status, 200, "a node that decides is ready");
+    let page = page.json();
+    let failure = &page["store"]["durability"];
+    let failing = server.metric(&format!(r#"tidegate_durability_failing{{kind="{kind}"}}"#));
+    assert_eq!(failing, u64::from(!failure.is_null()), "{page}");
+    let cause = failure["cause"].as_str()?;
+    assert_eq!(failure["kind"], kind, "{page}");
+    Some(cause.to_owned())
+}
+
 #[test]
 fn on_a_full_disk_rules_do_as_they_say_and_it_is_told_once() {
     let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -259,12 +273,17 @@ fn on_a_full_disk_rules_do_as_they_say_and_it_is_told_once() {
     }
     assert_eq!(server.metric("tidegate_journal_failing"), 1);
     assert!(server.metric("tidegate_journal_unkept_total") >= 20);
+    let failure = durability_failure(&server, "disk").expect("it fails");
+    assert!(failure.starts_with("the journal: "), "{failure}");
+    assert!(failure.contains("File too large"), "{failure}");
+    assert_eq!(server.admin_get("/readyz").status, 200, "it still decides");
     set_room(&server, "unlimited");
     wait_for("the journal to work again", || {
         let reply = check("strict");
         (reply.status == 200).then_some(())
     });
     assert_eq!(server.metric("tidegate_journal_failing"), 0);
+    assert_eq!(durability_failure(&server, "disk"), None);
     server.signal("KILL");
     let (_, lines) = server.wait_end();
     let again = node(&rules("lenient", ""), data.path());
@@ -297,8 +316,13 @@ fn a_store_without_a_replica_is_told_of_and_decides_nothing_durable() {
         assert_eq!(reply.status, 200, "{reply:?}");
         reply.json()["source"].clone()
     };
+    assert_eq!(durability_failure(&server, "replica"), None);
     assert_eq!(source("bills"), "fallback");
     assert_eq!(source("plain"), "exact");
+    let failure = durability_failure(&server, "replica").expect("it fails");
+    assert!(failure.starts_with("no replica is connected"), "{failure}");
+    assert!(!failure.contains(&redis.port().to_string()), "{failure}");
+    assert_eq!(server.admin_get("/readyz").status, 200, "it still decides");
     let is = |line: &Value| {
         line.to_string()
             .contains("not acknowledged: no replica is connected")

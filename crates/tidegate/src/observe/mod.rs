@@ -26,5 +26,5 @@ pub use lines::{Line, LineGate};
 pub use metrics::{Metrics, Reload};
 pub use network::NetworkMetrics;
 pub use series::{Counter, Gauge, Outcome, RuleSeries};
-pub use store::{JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
+pub use store::{DurabilityState, JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
 pub use unmatched::UnmatchedRules;

@@ -24,6 +24,8 @@ pub enum StoreFacts<'a> {
         failures: &'a FailureCounts,
         /// How its clock is, once it has answered.
         clock: Option<ClockReading>,
+        /// Whether charges are made safe by replicas as rules ask.
+        durability: DurabilityState,
         /// What became of units drawn in advance.
         leases: LeaseFacts,
         /// By how many units each lenient rule may be exceeded.
@@ -38,16 +40,19 @@ impl StoreFacts<'_> {
                 expose_memory(page, facts);
                 if let Some(journal) = &facts.journal {
                     expose_journal(page, journal);
+                    expose_durability(page, "disk", journal.durability());
                 }
             }
             StoreFacts::Shared {
                 series,
                 failures,
                 clock,
+                durability,
                 leases,
                 overshoot,
             } => {
                 series.expose(page);
+                expose_durability(page, "replica", *durability);
                 expose_failures(page, failures);
                 expose_clock(page, clock.as_ref());
                 ahead::expose_leases(page, leases);
@@ -55,6 +60,15 @@ impl StoreFacts<'_> {
             }
         }
     }
+}
+
+/// Whether what rules with `durability` ask for is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DurabilityState {
+    /// It is, or no rule asks.
+    Given,
+    /// It is not: such rules are decided as without the store.
+    Failing,
 }
 
 /// What a store in memory says of itself.
@@ -89,6 +103,16 @@ pub struct JournalFacts {
     pub unkept: u64,
     /// Whether the last attempt failed.
     pub failing: bool,
+}
+
+impl JournalFacts {
+    fn durability(&self) -> DurabilityState {
+        if self.failing {
+            DurabilityState::Failing
+        } else {
+            DurabilityState::Given
+        }
+    }
 }
 
 /// How a node gets along with the store it shares.
@@ -287,6 +311,18 @@ fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {
         "Counters found ahead of the clock, which must have been set back.",
         store.clock_steps,
     );
+}
+
+/// One series for every store that can be durable, so that one alert serves all of them.
+fn expose_durability(page: &mut Exposition, kind: &str, state: DurabilityState) {
+    page.family(
+        "tidegate_durability_failing",
+        Kind::Gauge,
+        "1 while counts cannot be made as safe as rules with `durability` ask, which are decided as without \
+         the store.",
+    );
+    let failing = u64::from(state == DurabilityState::Failing);
+    page.sample(&[("kind", kind)], failing);
 }
 
 fn expose_journal(page: &mut Exposition, journal: &JournalFacts) {

@@ -276,6 +276,26 @@ fn a_refusal_need_not_be_safe_and_a_replica_that_comes_is_noticed() {
     });
 }
 
+/// A new connection gave a replica one millisecond to acknowledge what came before. Where that was too short,
+/// durable rules were decided without the store, and the log blamed a replica that was well.
+#[test]
+fn a_replica_that_takes_a_moment_is_waited_for_on_a_new_connection() {
+    let primary = primary(Program::Redis7, &[]);
+    let replica = replica_of(&primary, Program::Redis7, &[]);
+    on_runtime(async {
+        let (bill, node) = (Arc::new(Bill::new(100)), store(&primary.url()).await);
+        replica.freeze();
+        primary.ask(&["SET", "other", "1"]); // which the replica has not acknowledged
+        let charging = tokio::spawn(async move { node.charge(&bill.set(7, &REPLICA)).await });
+        while !charging.is_finished() && info(&primary, "clients", "blocked_clients:") == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        replica.thaw();
+        let outcome = charging.await.expect("no panic");
+        assert!(outcome.expect("it is acknowledged").admitted);
+    });
+}
+
 /// Scripts that the server has lost are sent again on this way too.
 #[test]
 fn lost_scripts_are_sent_again_and_charge_once() {

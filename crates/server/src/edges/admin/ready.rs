@@ -1,7 +1,8 @@
 //! Whether this node is ready, and with `?verbose` how its store is.
 //!
-//! A node without its store is ready: it decides by its share of each limit. The verbose page names the
-//! cause of a failure without address, user or secret.
+//! A node without its store is ready: it decides by its share of each limit. So is one whose durable counts
+//! are not safe: a probe that took it out of service would leave fewer nodes with the same store. The verbose
+//! page names the cause of a failure without address, user or secret.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -32,6 +33,10 @@ pub(super) fn store(condition: &StoreCondition) -> Value {
             "seconds": outage.since.elapsed().as_secs(),
         })
     });
+    let durability = condition
+        .durability
+        .as_ref()
+        .map(|failure| json!({"kind": failure.kind, "cause": failure.cause}));
     let errors: serde_json::Map<String, Value> = condition
         .errors
         .iter()
@@ -41,6 +46,7 @@ pub(super) fn store(condition: &StoreCondition) -> Value {
         "kind": condition.kind,
         "exact": condition.is_exact,
         "outage": outage,
+        "durability": durability,
         "errors": errors,
     })
 }
@@ -48,6 +54,7 @@ pub(super) fn store(condition: &StoreCondition) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::DurabilityFailure;
     use crate::store_health::StoreHealth;
     use std::time::Instant;
     use tidegate_core::store::{FailureCause, FailureKind};
@@ -74,6 +81,7 @@ mod tests {
             kind: "shared",
             is_exact: false,
             outage: health.outage(),
+            durability: None,
             errors: vec![(FailureKind::Auth, 5)],
         };
         let page = store(&condition);
@@ -85,5 +93,15 @@ mod tests {
             ..condition
         };
         assert_eq!(store(&well)["outage"], Value::Null);
+        assert_eq!(store(&well)["durability"], Value::Null);
+        let not_durable = StoreCondition {
+            durability: Some(DurabilityFailure {
+                kind: "replica",
+                cause: "no replica is connected".to_owned(),
+            }),
+            ..well
+        };
+        let want = json!({"kind": "replica", "cause": "no replica is connected"});
+        assert_eq!(store(&not_durable)["durability"], want);
     }
 }

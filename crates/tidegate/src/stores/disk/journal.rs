@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -90,7 +90,8 @@ struct Shared {
     commits: AtomicU64,
     written: AtomicU64,
     unkept: AtomicU64,
-    failing: AtomicBool,
+    /// Why the last attempt failed, if it did.
+    failure: Mutex<Option<Arc<str>>>,
 }
 
 #[derive(Default)]
@@ -183,8 +184,13 @@ impl Journal {
             commits: read(&self.shared.commits),
             written: read(&self.shared.written),
             unkept: read(&self.shared.unkept),
-            failing: self.shared.failing.load(Ordering::Relaxed),
+            failing: self.shared.failure.lock().is_some(),
         }
+    }
+
+    /// Why counts cannot be written, if they cannot. Without the path of the journal.
+    pub(super) fn failure(&self) -> Option<Arc<str>> {
+        self.shared.failure.lock().clone()
     }
 }
 
@@ -260,16 +266,17 @@ impl<C: Clock, M: Medium> Writer<C, M> {
             Ok(()) => {
                 self.due.clear();
                 if self.failed.take().is_some() {
-                    self.shared.failing.store(false, Ordering::Relaxed);
+                    *self.shared.failure.lock() = None;
                     (self.listener)(JournalNews::Works);
                 }
                 Ok(())
             }
             Err(why) => {
+                let path = self.path.display().to_string();
+                *self.shared.failure.lock() = Some(why.replace(&path, "the journal").into());
                 let why: Arc<str> = why.into();
                 self.file = None;
                 if self.failed.is_none() {
-                    self.shared.failing.store(true, Ordering::Relaxed);
                     (self.listener)(JournalNews::Fails(Arc::clone(&why)));
                 }
                 self.failed = Some((Instant::now(), Arc::clone(&why)));

@@ -116,6 +116,11 @@ impl<C: Clock + 'static> DiskStore<C> {
     pub fn journal_stats(&self) -> JournalStats {
         self.journal.stats()
     }
+
+    /// Why durable counts cannot be written at present. Names no path.
+    pub fn journal_failure(&self) -> Option<Arc<str>> {
+        self.journal.failure()
+    }
 }
 
 /// Whether the journal at `path` holds counts that still matter: then the secret that names them must not

@@ -15,7 +15,7 @@ use super::super::fault::Fault;
 use super::super::gate::Gate;
 use super::super::lane::{Lane, Live, SentCall};
 use super::super::redirect::Entry;
-use super::wait::{Wait, acknowledged, asked_again, judged};
+use super::wait::{Wait, asked_again, can_wait, judged};
 use super::{Answered, Safe};
 
 /// Commands sent in one go.
@@ -59,7 +59,7 @@ impl Sender {
             let known = self.checked.as_ref().is_some_and(|c| Arc::ptr_eq(c, &live));
             let able = match known {
                 true => Ok(()),
-                false => acknowledged(&self.lane, &live, self.wait, Duration::from_millis(1)).await,
+                false => can_wait(&self.lane, &live, self.wait, patience * 2 / 5).await,
             };
             let safe = match able {
                 Ok(()) => self.send(&live, batch).await,
@@ -128,7 +128,7 @@ impl Sender {
         let count = answers.pop().unwrap_or(Err(Fault::not_connected(None)));
         let count = self.lane.before_ping(live, id, echo, count);
         let count = self.wait.go_on(&self.lane, live, count, until).await;
-        let safe = judged(&self.lane, live, self.wait, wait, count).await;
+        let safe = judged(&self.lane, live, self.wait, count).await;
         let mut answers = answers.into_iter();
         for job in batch {
             let own = job.own(&self.lane, live, answers.by_ref());

@@ -16,6 +16,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// A replica tells how far its file is when it is asked, which is before it has written what it just heard,
 /// and by itself once a second. So it is asked again, by waiting anew.
 const ASK_FILES: Duration = Duration::from_millis(5);
+/// The shortest wait there is: for what a server knows without hearing from a replica.
+const AT_ONCE: Duration = Duration::from_millis(1);
 /// How long to wait before a server that cannot answer it is asked again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -76,21 +78,30 @@ impl Wait {
     }
 }
 
+/// Whether a connection can wait at all. A server without a replica is found out at once; a replica that is
+/// connected has up to `most` to acknowledge what came before.
+pub(super) async fn can_wait(lane: &Lane, live: &Arc<Live>, wait: Wait, most: Duration) -> Safe {
+    let until = Instant::now() + most;
+    lane.blocks_for(AT_ONCE);
+    let count = lane.send(live, &wait.command(AT_ONCE), Entry::Plain).await;
+    if count.as_ref().is_ok_and(|count| !wait.is_enough(count)) && has_no_replica(lane, live).await
+    {
+        return Err(Unacknowledged(NO_REPLICA.to_owned()));
+    }
+    let count = wait.go_on(lane, live, count, until).await;
+    judged(lane, live, wait, count).await
+}
+
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 
-pub(super) async fn acknowledged(
-    lane: &Lane,
-    live: &Arc<Live>,
-    wait: Wait,
-    most: Duration,
-) -> Safe {
+async fn acknowledged(lane: &Lane, live: &Arc<Live>, wait: Wait, most: Duration) -> Safe {
     let until = Instant::now() + most;
     lane.blocks_for(most);
     let count = lane.send(live, &wait.command(most), Entry::Plain).await;
     let count = wait.go_on(lane, live, count, until).await;
-    judged(lane, live, wait, most, count).await
+    judged(lane, live, wait, count).await
 }
 
 /// Asks once more, and not at once again if the server cannot say.
@@ -103,50 +114,47 @@ pub(super) async fn asked_again(lane: &Lane, live: &Arc<Live>, wait: Wait) -> Sa
     safe
 }
 
-/// What the answer to a wait means, in words.
+/// What the reply to a wait means, in words. The words are the same as long as the cause is.
 pub(super) async fn judged(
     lane: &Lane,
     live: &Arc<Live>,
     wait: Wait,
-    waited: Duration,
     count: Result<Value, Fault>,
 ) -> Safe {
-    let within = format!("within {} ms", millis(waited));
     let why = match (wait, count) {
         (_, Err(fault)) => cannot(&fault),
         (_, Ok(count)) if wait.is_enough(&count) => return Ok(()),
         _ if has_no_replica(lane, live).await => NO_REPLICA.to_owned(),
-        (Wait::Replica, Ok(_)) => {
-            format!("no replica acknowledged {within}; see whether one can keep up")
-        }
+        (Wait::Replica, Ok(_)) => SLOW_REPLICA.to_owned(),
         (Wait::Aof, Ok(Value::Array(counts))) if matches!(counts[..], [Value::Int(1..), _]) => {
-            format!(
-                "no replica had it on its disk {within}; see whether one has `appendonly yes` and \
-                 `appendfsync always`"
-            )
+            SLOW_REPLICA_DISK.to_owned()
         }
-        (Wait::Aof, Ok(_)) => format!(
-            "the server had it not on its disk {within}; see whether it has `appendfsync always`"
-        ),
+        (Wait::Aof, Ok(_)) => SLOW_DISK.to_owned(),
     };
     Err(Unacknowledged(why))
 }
 
 const NO_REPLICA: &str = "no replica is connected; connect one, or write `durability: none`";
+const SLOW_REPLICA: &str = "no replica acknowledged in time; see whether one can keep up";
+const SLOW_REPLICA_DISK: &str = "no replica had it on its disk in time; see whether one has \
+                                 `appendonly yes` and `appendfsync always`";
+const SLOW_DISK: &str =
+    "the server did not have it on its disk in time; see whether it has `appendfsync always`";
 
 fn cannot(fault: &Fault) -> String {
-    let said = fault.to_string();
-    if said.contains("unknown command") {
+    // Names no address and no user, unlike the fault itself.
+    let text = fault.cause().text;
+    if text.contains("unknown command") {
         return "the server does not know WAITAOF, which came with Redis and Valkey 7.2; write \
                 `durability: replica`"
             .to_owned();
     }
-    if said.contains("appendonly is disabled") {
+    if text.contains("appendonly is disabled") {
         return "the server keeps no append-only file; set `appendonly yes` there, or write \
                 `durability: replica`"
             .to_owned();
     }
-    said
+    text.as_ref().to_owned()
 }
 
 async fn has_no_replica(lane: &Lane, live: &Arc<Live>) -> bool {
