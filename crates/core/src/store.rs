@@ -403,7 +403,22 @@ pub enum StoreError {
 #[error("{0}")]
 pub struct Unacknowledged(pub String);
 
+/// The store was not called, because this node has not joined it yet: the first connection is being made, or
+/// the node does not know yet how counters are named. It passes by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("this node has not joined the store yet")]
+pub struct NotJoined;
+
 impl StoreError {
+    /// Whether the store was not called, because this node has only begun to join it. That says nothing about
+    /// the store, and is no failure.
+    pub fn is_not_joined(&self) -> bool {
+        match self {
+            StoreError::Unavailable { source, .. } => source.is::<NotJoined>(),
+            StoreError::Refused { .. } => false,
+        }
+    }
+
     /// Whether the store itself is well, and only what makes a charge safe is missing. A breaker does
     /// not count that: rules that ask for no safety go on.
     pub fn is_unacknowledged(&self) -> bool {

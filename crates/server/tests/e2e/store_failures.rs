@@ -75,6 +75,17 @@ fn fails(
 #[test]
 fn a_store_that_is_gone_is_refused() {
     let cure = "see whether the server runs";
+/// Every start counted an error: the first heartbeat came before this node knew the secret of the others, and
+/// was taken for one that found no connection.
+#[test]
+fn joining_a_healthy_store_is_no_error() {
+    for _ in 0..5 {
+        let (_redis, node) = met(Program::Redis7, &[]);
+        let page = node.admin_get("/readyz?verbose").json();
+        assert_eq!(page["store"]["errors"], serde_json::json!({}), "{page}");
+    }
+}
+
     check(Program::Redis7, "refused", "refused", cure, |redis| {
         redis.kill();
     });

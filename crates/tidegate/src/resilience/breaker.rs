@@ -99,6 +99,14 @@ impl Breaker {
         self.left(None);
     }
 
+    /// A request was not sent after all.
+    pub fn unsent(&mut self) {
+        self.left(None);
+        if self.in_flight == 0 {
+            self.silent_since = None;
+        }
+    }
+
     /// A ping was answered, in time or late. While calls pass, it says nothing about them.
     pub fn ping_replied(&mut self, now: Nanos) -> Option<Change> {
         self.left(Some(now));
@@ -238,7 +246,7 @@ mod tests {
     }
 
     /// Runs words at 100 ms each: `+` a call that is answered at once, `-` one that fails, `s` one that is
-    /// sent, `r` a reply to it, `a` one that is abandoned, `p` a good ping, `x` a bad one, `_` ten seconds of
+    /// sent, `r` a reply to it, `a` one that is abandoned, `u` one that was not sent after all, `p` a good ping, `x` a bad one, `_` ten seconds of
     /// nothing. Answers with a letter per word: `.` closed, `O` open.
     #[track_caller]
     fn check(words: &str, want: &str) {
@@ -256,6 +264,7 @@ mod tests {
                 '-' => drop(breaker.failed(now, cause)),
                 's' => breaker.sent(now),
                 'a' => breaker.abandoned(),
+                'u' => breaker.unsent(),
                 'p' => drop(breaker.ping_replied(now)),
                 'x' => drop(breaker.ping_failed(now, cause)),
                 '_' => now = now.plus(Nanos::from_secs(10)),
@@ -326,6 +335,13 @@ mod tests {
     #[test]
     fn giving_up_does_not_end_the_silence() {
         check("sasasasasasa", "..........OO");
+    }
+
+    /// A store that this node has not joined yet is not silent.
+    #[test]
+    fn what_was_not_sent_has_no_reply_to_wait_for() {
+        check("sususususususu", "..............");
+        check("ssu.........", "..........OO");
     }
 
     #[test]

@@ -200,6 +200,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
                 call.ping_replied(now);
                 Some(vitals)
             }
+            Err(error) if error.is_not_joined() => {
+                call.unsent();
+                None
+            }
             Err(error) => {
                 let cause = self.cause(&error);
                 if cause.kind == FailureKind::Timeout {
@@ -220,6 +224,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     fn report<T>(&self, call: CallInFlight, answer: &Answer<T>) {
         let now = self.runtime.now();
         match answer {
+            Err(error) if error.is_not_joined() => call.unsent(),
             Err(error) if !error.is_unacknowledged() => {
                 let cause = self.cause(error);
                 match cause.kind {

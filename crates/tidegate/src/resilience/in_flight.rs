@@ -145,6 +145,12 @@ impl InFlight {
 }
 
 impl CallInFlight {
+    /// The call was not sent: there is no store yet to send it to.
+    pub(super) fn unsent(mut self) {
+        self.reported = true;
+        self.of.breaker.lock().unsent();
+    }
+
     /// The store answered, in time or late.
     pub(super) fn replied(mut self, now: Nanos) {
         self.answered();

@@ -10,7 +10,7 @@ use std::error::Error;
 use std::fmt;
 
 use redis::{ErrorKind, RedisError};
-use tidegate_core::store::{FailureKind, StoreError};
+use tidegate_core::store::{FailureKind, NotJoined, StoreError};
 use tidegate_core::units::Nanos;
 
 use self::table::{NEEDED, NO_TLS, Row, TABLE, TLS_TABLE};
@@ -48,6 +48,7 @@ pub enum Denied {
 const TIMEOUT: &str = "no answer in time";
 const OUT_OF_STEP: &str = "out of step";
 const NO_PRIMARY: &str = "no primary";
+const NOT_JOINED: &str = "not joined";
 /// Errors of our own scripts name their place in the text. They end with an error at what they cannot read.
 const IN_SCRIPT: &str = "user_script";
 /// Keys of a call that an error names.
@@ -145,6 +146,12 @@ impl Fault {
                 "it is connected to by itself",
             ),
         }
+    }
+
+    /// This node does not count in the store yet, and nothing is known to be wrong.
+    pub(super) fn not_joined() -> Fault {
+        let cure = "it joins by itself";
+        Fault::made(Action::Reconnect, NOT_JOINED, "", cure)
     }
 
     /// A reply belonged to another call, or to none. No reply of this connection is used any more.
@@ -347,6 +354,10 @@ impl Fault {
 
     /// The error of the port: an outage, or our own fault.
     pub(super) fn into_store_error(self, command: &'static str, waited: Nanos) -> StoreError {
+        if self.code == NOT_JOINED {
+            let source = Box::new(NotJoined);
+            return StoreError::Unavailable { waited, source };
+        }
         let source = Box::new(self);
         match source.action {
             Action::Report => StoreError::Refused { command, source },

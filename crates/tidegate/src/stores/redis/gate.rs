@@ -1,13 +1,15 @@
 //! What all connections of a store have in common: whether scripts may be run, and whom to tell of a
 //! connection that stands. Servers come and go; this stays.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tokio::sync::Notify;
 
 /// Whether a store may count, and a bell.
 pub(super) struct Gate {
     open: AtomicBool,
+    /// How often it was locked.
+    locks: AtomicU32,
     /// Rung whenever a connection stands.
     pub(super) connected: Notify,
 }
@@ -17,17 +19,30 @@ impl Gate {
     pub(super) fn new() -> Self {
         Gate {
             open: AtomicBool::new(true),
+            locks: AtomicU32::new(0),
             connected: Notify::new(),
         }
     }
 
-    /// Whether scripts may be run from now on. Plain commands always may.
-    pub(super) fn set_open(&self, open: bool) {
-        self.open.store(open, Ordering::Release);
+    /// No scripts may be run from now on. Plain commands always may.
+    pub(super) fn lock(&self) {
+        self.locks.fetch_add(1, Ordering::AcqRel);
+        self.open.store(false, Ordering::Release);
+    }
+
+    /// Scripts may be run from now on.
+    pub(super) fn unlock(&self) {
+        self.open.store(true, Ordering::Release);
     }
 
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire)
+    }
+
+    /// Whether it is locked for the first time: this node is about to learn the secret of the others. A gate
+    /// that is locked once more is shut, because this node has another secret than the store.
+    pub(super) fn is_joining(&self) -> bool {
+        !self.is_open() && self.locks.load(Ordering::Acquire) == 1
     }
 
     /// Waits until `stands`, looking whenever a connection was made.
@@ -42,5 +57,26 @@ impl Gate {
             }
             changed.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_joins_once_and_is_shut_out_whenever_it_is_locked_again() {
+        let gate = Gate::new();
+        assert!(gate.is_open() && !gate.is_joining());
+        gate.lock();
+        assert!(gate.is_joining());
+        gate.unlock();
+        assert!(gate.is_open() && !gate.is_joining());
+        gate.lock();
+        assert!(!gate.is_open() && !gate.is_joining());
+        let refused = Gate::new();
+        refused.lock();
+        refused.lock();
+        assert!(!refused.is_joining(), "another secret than the store's");
     }
 }

@@ -248,11 +248,14 @@ impl Link {
 
     fn working_lane(&self) -> Result<(&Lane, Arc<Live>), Fault> {
         if self.gate.is_open() {
-            self.lane()
-        } else {
-            // Without a connection, the reason for that is what matters.
-            Err(Fault::not_connected(self.last_fault().as_ref()))
+            return self.lane();
         }
+        Err(match self.last_fault() {
+            // Without a connection, the reason for that is what matters.
+            Some(fault) => fault,
+            None if self.gate.is_joining() => Fault::not_joined(),
+            None => Fault::not_connected(None),
+        })
     }
 
     /// A connection that stands, in turn.

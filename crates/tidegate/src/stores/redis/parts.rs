@@ -104,12 +104,12 @@ impl Redis {
     /// Counts nothing until [`Redis::unlock`]: a node that does not know the secret of the others would
     /// count their clients under other names.
     pub fn lock(&self) {
-        self.gate().set_open(false);
+        self.gate().lock();
     }
 
     /// Counts from now on.
     pub fn unlock(&self) {
-        self.gate().set_open(true);
+        self.gate().unlock();
     }
 
     /// Why there is no connection to a server, if there is none.
