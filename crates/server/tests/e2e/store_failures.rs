@@ -1,6 +1,9 @@
 //! Why the store fails: in the first line of the log, on the ready page and in the metrics, and never with
 //! an address, a user or a secret.
 
+use std::io::Write;
+use std::net::TcpStream;
+
 use tidegate_parts::{Program, Server as Redis};
 
 use crate::http::ask;
@@ -72,9 +75,6 @@ fn fails(
     assert!(!ready.body.contains(&port), "{}", ready.body);
 }
 
-#[test]
-fn a_store_that_is_gone_is_refused() {
-    let cure = "see whether the server runs";
 /// Every start counted an error: the first heartbeat came before this node knew the secret of the others, and
 /// was taken for one that found no connection.
 #[test]
@@ -86,8 +86,25 @@ fn joining_a_healthy_store_is_no_error() {
     }
 }
 
+#[test]
+fn a_store_that_is_gone_is_refused() {
+    let cure = "see whether the server runs";
     check(Program::Redis7, "refused", "refused", cure, |redis| {
         redis.kill();
+    });
+}
+
+/// The server sends the cause and closes. It was lost, and the log had `Connection reset by peer`.
+#[test]
+fn a_store_with_too_many_clients_is_named_so() {
+    let mut operator = None;
+    let cure = "raise `maxclients`";
+    let cause = "max number of clients reached";
+    check(Program::Redis7, "other", cause, cure, |redis| {
+        let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).unwrap();
+        let commands = "CONFIG SET maxclients 1\r\nCLIENT KILL TYPE normal SKIPME yes\r\n";
+        stream.write_all(commands.as_bytes()).unwrap();
+        operator = Some(stream); // the one client that there is room for
     });
 }
 

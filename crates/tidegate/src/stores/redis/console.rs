@@ -13,6 +13,7 @@ use tidegate_core::units::{Cost, Nanos};
 
 use super::books::Intent;
 use super::call_id::CallIds;
+use super::closing_error::or_closing_error;
 use super::fault::Fault;
 use super::layout::{Share, Site};
 use super::link::RedisConfig;
@@ -78,6 +79,7 @@ impl Console {
             Ok(connection) => connection,
             Err(error) => {
                 let fault = Fault::of(&error, password.as_deref());
+                let fault = or_closing_error(fault, &site.place, &site.access).await;
                 return Err(or_no_tls(fault, &site.place, &site.access).await);
             }
         };
@@ -88,8 +90,10 @@ impl Console {
             database,
             share: site.share.clone(),
         };
-        console.ask(&[b"PING"]).await?;
-        Ok(console)
+        match console.ask(&[b"PING"]).await {
+            Ok(_) => Ok(console),
+            Err(fault) => Err(or_closing_error(fault, &site.place, &site.access).await),
+        }
     }
 
     /// Where the server is, without user and password.

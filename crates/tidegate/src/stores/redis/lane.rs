@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 
 use super::access::Place;
 use super::call_id::{CallId, CallIds};
+use super::closing_error::or_closing_error;
 use super::fault::{Action, Fault};
 use super::gate::Gate;
 use super::liveness::{Liveness, LivenessEffect};
@@ -256,7 +257,9 @@ impl Lane {
             Ok(greeted) => greeted,
             Err(error) => {
                 let fault = Fault::of(&error, secret.as_deref());
-                return Err(or_no_tls(fault, &place, self.route.access()).await);
+                let access = self.route.access();
+                let fault = or_closing_error(fault, &place, access).await;
+                return Err(or_no_tls(fault, &place, access).await);
             }
         };
         let is_primary = info.lines().any(|line| line == "role:master");

@@ -24,6 +24,7 @@ mod books;
 mod call_id;
 #[cfg(test)]
 mod claims;
+mod closing_error;
 mod cluster;
 mod console;
 mod durable;

@@ -1,0 +1,97 @@
+//! Reads the error that a server sends before it closes a new connection.
+//!
+//! A server that has `maxclients` connections, or is in protected mode, sends one line and closes. The client
+//! library has sent its handshake by then, so the close becomes a reset, and a reset is all that it reports. A
+//! connection that sends nothing receives the line. With TLS a server closes before the handshake and sends none.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+use super::access::{Access, Place};
+use super::fault::{Action, Fault};
+
+/// How long the line may take. A server that closes sends it at once; any other sends nothing.
+const LINE_TIMEOUT: Duration = Duration::from_millis(200);
+/// No such line is longer.
+const MAX_LINE: u64 = 1_024;
+
+/// The same fault, or what the server at `place` sends before it closes.
+pub(super) async fn or_closing_error(fault: Fault, place: &Place, access: &Access) -> Fault {
+    let closed = fault.action() == Action::Reconnect && !fault.is_refused();
+    if !closed || access.tls.is_some() {
+        return fault;
+    }
+    let line = timeout(LINE_TIMEOUT, first_line(place)).await;
+    let line = line.ok().flatten();
+    let error = line.and_then(|line| error_of(&line, access.secret()));
+    error.unwrap_or(fault)
+}
+
+/// The fault that a line names, if it is an error.
+fn error_of(line: &str, secret: Option<&str>) -> Option<Fault> {
+    let (code, detail) = line.strip_prefix('-')?.trim_end().split_once(' ')?;
+    Some(Fault::answered(code, detail, secret))
+}
+
+async fn first_line(place: &Place) -> Option<String> {
+    match place {
+        Place::Port { host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await.ok()?;
+            line_of(stream).await
+        }
+        Place::Socket(path) => line_of(UnixStream::connect(path).await.ok()?).await,
+    }
+}
+
+/// What arrives until the end of a line or of the stream.
+async fn line_of(stream: impl AsyncRead + Unpin) -> Option<String> {
+    let (mut stream, mut line) = (stream.take(MAX_LINE), Vec::new());
+    while let Ok(byte) = stream.read_u8().await {
+        line.push(byte);
+        if byte == b'\n' {
+            break;
+        }
+    }
+    String::from_utf8(line).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What is found out at a server that sends `text` and closes.
+    async fn found(text: &'static str) -> Option<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let place = Place::Port {
+            host: "127.0.0.1".to_owned(),
+            port: listener.local_addr().expect("its address").port(),
+        };
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            stream.write_all(text.as_bytes()).await.expect("a reader");
+        });
+        let line = first_line(&place).await;
+        serving.await.expect("no panic");
+        Some(error_of(&line?, None)?.to_string())
+    }
+
+    #[tokio::test]
+    async fn the_line_before_the_end_is_the_cause() {
+        let full = "ERR max number of clients reached: raise `maxclients` of the server";
+        for (text, want) in [
+            ("-ERR max number of clients reached\r\n", Some(full)),
+            ("-ERR max number of clients reached", Some(full)),
+            ("", None),
+            ("+PONG\r\n", None),
+            ("-\r\n", None),
+        ] {
+            assert_eq!(found(text).await.as_deref(), want, "{text:?}");
+        }
+    }
+}
