@@ -100,7 +100,7 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
     }
 
     /// Each place gives back its own, under an id of its own, so that a second refund finds it
-    /// everywhere.
+    /// everywhere. The result is that of one place, see [`one_result`].
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
         let (places, of) = self.0.places_of(subjects(&refund.set));
         if let [only] = places.as_slice() {
@@ -117,9 +117,7 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
         });
         let done = join_all(refunding).await.into_iter();
         let done: Vec<Refunded> = done.collect::<Answer<_>>()?;
-        let first = [Refunded::Done, Refunded::Already];
-        let first = first.into_iter().find(|refunded| done.contains(refunded));
-        Ok(first.unwrap_or(Refunded::Lapsed))
+        Ok(one_result(&done, &Refunded::Lapsed))
     }
 
     async fn grant(&self, charge: &Charge<'_>) -> Answer<Granted> {
@@ -153,7 +151,8 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
         }
     }
 
-    /// Each place settles its own. Where one gave no answer all of it may be sent again.
+    /// Each place settles its own. Where one gave no answer all of it may be sent again. The result is that
+    /// of one place, see [`one_result`].
     async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
         let (places, of) = self.0.places_of(subjects(&settle.set));
         if let [only] = places.as_slice() {
@@ -177,9 +176,7 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
         });
         let done = join_all(settling).await.into_iter();
         let done: Vec<Settled> = done.collect::<Answer<_>>()?;
-        let first = [Settled::Done, Settled::Late, Settled::Already];
-        let first = first.into_iter().find(|settled| done.contains(settled));
-        Ok(first.unwrap_or(Settled::Lapsed))
+        Ok(one_result(&done, &Settled::Lapsed))
     }
 
     async fn seed(&self, seeds: &[Seed<'_>]) -> Answer<()> {
@@ -231,6 +228,14 @@ fn subjects(set: &ChargeSet<'_>) -> impl Iterator<Item = Fingerprint> {
     set.charges.iter().map(|charge| charge.subject)
 }
 
+/// The result of a verb that each place does once, from one result per place: that of the first place that
+/// has not lapsed. The places are in the order of the charges, the same on every node. So when several nodes
+/// send one id at the same moment, one place decides which of them was first, and only that one is `Done`.
+fn one_result<T: Copy + PartialEq>(results: &[T], lapsed: &T) -> T {
+    let first = results.iter().find(|result| *result != lapsed);
+    *first.unwrap_or(lapsed)
+}
+
 /// What tells the refund of one place from those of the others. Made of a subject, because a place may
 /// be in another part by the next time, but a subject stays in its slot.
 fn own_id(group: &Group<'_>) -> u128 {
@@ -238,4 +243,27 @@ fn own_id(group: &Group<'_>) -> u128 {
     let bits = subject.map_or(0, Fingerprint::bits);
     let halves = [bits as u64, (bits >> 64) as u64].map(mix);
     u128::from(halves[0]) << 64 | u128::from(halves[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes that sent one receipt at the same moment were both first somewhere, and both reported `Done`.
+    #[test]
+    fn of_nodes_that_are_each_first_at_one_place_one_is_done() {
+        use Refunded::{Already, Done, Lapsed};
+        for (places, want) in [
+            ([Done, Already], Done),
+            ([Already, Done], Already),
+            ([Done, Done], Done),
+            ([Already, Already], Already),
+            ([Lapsed, Done], Done),
+            ([Lapsed, Already], Already),
+            ([Done, Lapsed], Done),
+            ([Lapsed, Lapsed], Lapsed),
+        ] {
+            assert_eq!(one_result(&places, &Lapsed), want, "{places:?}");
+        }
+    }
 }
