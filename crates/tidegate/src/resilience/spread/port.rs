@@ -100,7 +100,7 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
     }
 
     /// Each place gives back its own, under an id of its own, so that a second refund finds it
-    /// everywhere. The result is that of one place, see [`one_result`].
+    /// everywhere. The result is that of one place, see `one_result`.
     async fn refund(&self, refund: &Refund<'_>) -> Answer<Refunded> {
         let (places, of) = self.0.places_of(subjects(&refund.set));
         if let [only] = places.as_slice() {
@@ -152,7 +152,7 @@ impl<P: Parts + 'static, R: Runtime> Store for Spread<P, R> {
     }
 
     /// Each place settles its own. Where one gave no answer all of it may be sent again. The result is that
-    /// of one place, see [`one_result`].
+    /// of one place, see `one_result`.
     async fn settle(&self, settle: &Settle<'_>) -> Answer<Settled> {
         let (places, of) = self.0.places_of(subjects(&settle.set));
         if let [only] = places.as_slice() {
