@@ -78,7 +78,8 @@ pub fn check_host(host: &str) -> Result<(), HostError> {
     if name.contains(['[', ']']) {
         return Err(HostError::Brackets);
     }
-    if name.starts_with('.') || name.contains("..") {
+    let is_empty = name.is_empty() && !host.is_empty();
+    if is_empty || name.starts_with('.') || name.contains("..") {
         return Err(HostError::EmptyLabel);
     }
     let odd = |c: &char| c.is_ascii() && !c.is_ascii_alphanumeric() && !"-._".contains(*c);
@@ -202,6 +203,8 @@ mod tests {
             ("a:1:2", HostError::Port),
             ("example..com", HostError::EmptyLabel),
             (".example.com", HostError::EmptyLabel),
+            (":80", HostError::EmptyLabel),
+            (":", HostError::EmptyLabel),
             ("[example.com]", HostError::Brackets),
             ("[::1", HostError::Brackets),
             ("^example.com$", HostError::Character('^')),

@@ -48,6 +48,10 @@ fn cure(text: &str, wrong: HostError) -> String {
             let host = text.rsplit('@').next().unwrap_or_default();
             format!("but a host has no user; write {}", shown(host))
         }
+        HostError::Port if text.matches(':').count() > 1 => {
+            "but a host has one port at most, and an IPv6 address stands in brackets; write [2001:db8::1] or a name"
+                .to_owned()
+        }
         HostError::Port => {
             let host = text.split(':').next().unwrap_or_default();
             format!(

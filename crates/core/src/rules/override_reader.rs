@@ -122,7 +122,13 @@ fn is_like_an_address(text: &str) -> bool {
     let digits = text.bytes().any(|b| b.is_ascii_digit());
     let v4 = |b: u8| b.is_ascii_digit() || b".*/:".contains(&b);
     let dots = text.matches('.').count();
-    digits && (dots == 3 && text.bytes().all(v4) || text.contains("::"))
+    // Before the first colon of an IPv6 address are at most four digits, and none in `tenant::42`.
+    let begins_hex = text
+        .split(':')
+        .next()
+        .is_some_and(|first| first.len() <= 4 && first.bytes().all(|b| b.is_ascii_hexdigit()));
+    let v6 = text.contains("::") && begins_hex;
+    digits && (dots == 3 && text.bytes().all(v4) || v6)
 }
 
 fn value_doubt(text: &str, names: &Alternatives) -> Option<String> {

@@ -153,8 +153,9 @@ fn builder(speaks: Speaks, executor: StreamExecutor) -> Builder<StreamExecutor> 
         .max_pending_accept_reset_streams(MOST_RESET)
         .max_local_error_reset_streams(MOST_WRONG)
         .initial_stream_window_size(64 << 10)
-        // What a connection holds of bodies that nobody has looked at yet.
-        .initial_connection_window_size(64 << 10)
+        // What a connection holds of bodies that nobody has looked at yet. Twice as much as a stream, so that one body
+        // that waits for room does not hold up the others.
+        .initial_connection_window_size(128 << 10)
         .max_send_buf_size(64 << 10);
     builder
 }

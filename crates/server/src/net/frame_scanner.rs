@@ -6,7 +6,9 @@
 //! a listener lets [`MAX_UNFINISHED`] connections wait for the rest of a head.
 //!
 //! Header blocks are followed by [`HeaderBlocks`]. Of other frames only the headers are looked at. No length
-//! changes.
+//! changes. What the library decodes and this does not, or the other way round, would make the count of
+//! `HeaderBlocks` wrong, so such frames end the connection: PUSH_PROMISE, which no client may send, and heads of a
+//! stream that depends on itself, which the library rejects undecoded.
 
 use std::io;
 use std::sync::Arc;
@@ -22,18 +24,26 @@ pub(crate) const MAX_UNFINISHED: usize = 64;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER: usize = 9;
 const HEADERS: u8 = 1;
+const PUSH_PROMISE: u8 = 5;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
-/// The length of the priority in a HEADERS frame.
+/// The length of the priority in a HEADERS frame: the stream that it depends on, and a weight.
 const PRIORITY_BYTES: usize = 5;
+const WEIGHT_BYTES: usize = 1;
+/// The bits of a stream's number. The first one is reserved.
+const STREAM_BITS: u32 = u32::MAX >> 1;
 
 /// Follows the frames of one connection.
 pub(crate) struct FrameScanner {
     place: ScanPlace,
     listener: Arc<Semaphore>,
     unfinished: Option<OwnedSemaphorePermit>,
+    /// The stream of the head that is being received.
+    stream: u32,
+    /// Whether its frame is the last one.
+    is_last: bool,
     blocks: HeaderBlocks,
     connection: Arc<ConnectionStreams>,
 }
@@ -49,16 +59,22 @@ enum ScanPlace {
     Payload(usize),
     /// The length of a head's padding. So many bytes are to come after it, the first of which may be a priority.
     PadLength { left: usize, priority: usize },
-    /// A header block, after a priority and before padding.
+    /// The priority of a head, of which so many bytes are to come, and the stream that it depends on as far as it is
+    /// known.
+    Priority {
+        left: usize,
+        dependency: u32,
+        after: BlockPlace,
+    },
+    /// A header block before padding.
     Block(BlockPlace),
     /// Another protocol.
     Other,
 }
 
-/// Bytes of a header block that are to come, and of what is around it.
+/// Bytes of a header block that are to come, and of the padding after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct BlockPlace {
-    priority: usize,
     block: usize,
     padding: usize,
 }
@@ -75,6 +91,8 @@ impl FrameScanner {
             place: ScanPlace::Preface(0),
             listener,
             unfinished: None,
+            stream: 0,
+            is_last: false,
             blocks: HeaderBlocks::new(authority),
             connection,
         }
@@ -121,17 +139,27 @@ impl FrameScanner {
                 self.begin_block(left - padding, priority, padding);
                 Ok(1)
             }
+            ScanPlace::Priority {
+                left,
+                dependency,
+                after,
+            } => {
+                self.advance_priority(bytes[0], left - 1, dependency, after)?;
+                Ok(1)
+            }
             ScanPlace::Block(place) => Ok(self.advance_block(bytes, place)),
             ScanPlace::Other => Ok(bytes.len()),
         }
     }
 
     fn begin_frame(&mut self, header: [u8; FRAME_HEADER]) -> io::Result<()> {
-        let [a, b, c, kind, flags, ..] = header;
+        let [a, b, c, kind, flags, stream @ ..] = header;
         let length = u32::from_be_bytes([0, a, b, c]) as usize;
         let is_last = flags & END_HEADERS != 0;
         match kind {
             HEADERS => {
+                self.stream = u32::from_be_bytes(stream) & STREAM_BITS;
+                self.is_last = is_last;
                 if !is_last {
                     let permit = Arc::clone(&self.listener).try_acquire_owned();
                     let permit = permit.map_err(|_| {
@@ -150,11 +178,10 @@ impl FrameScanner {
                 }
             }
             CONTINUATION => {
-                if is_last {
-                    self.unfinished = None;
-                }
+                self.is_last = is_last;
                 self.begin_block(length, 0, 0);
             }
+            PUSH_PROMISE => return Err(io::Error::other("a client sends no PUSH_PROMISE")),
             _ => self.begin_payload(length),
         }
         Ok(())
@@ -162,31 +189,72 @@ impl FrameScanner {
 
     /// `length` bytes are to come of a priority and a header block, and then padding.
     fn begin_block(&mut self, length: usize, priority: usize, padding: usize) {
-        let priority = priority.min(length);
-        let block = length - priority;
-        self.place = ScanPlace::Block(BlockPlace {
-            priority,
-            block,
+        let left = priority.min(length);
+        let after = BlockPlace {
+            block: length - left,
             padding,
-        });
-        if block == 0 {
-            self.begin_payload(priority + padding);
+        };
+        if left > 0 {
+            let dependency = 0;
+            self.place = ScanPlace::Priority {
+                left,
+                dependency,
+                after,
+            };
+        } else {
+            self.enter_block(after);
         }
     }
 
-    fn advance_block(&mut self, bytes: &mut [u8], mut place: BlockPlace) -> usize {
-        let before = bytes.len().min(place.priority);
-        let block = (bytes.len() - before).min(place.block);
-        self.blocks.scan(&mut bytes[before..before + block]);
-        place.priority -= before;
-        place.block -= block;
-        self.place = ScanPlace::Block(place);
-        if place.block == 0 {
-            let held = self.blocks.held_blocks();
-            self.connection.record_held_blocks(held);
-            self.begin_payload(place.padding);
+    fn advance_priority(
+        &mut self,
+        byte: u8,
+        left: usize,
+        dependency: u32,
+        after: BlockPlace,
+    ) -> io::Result<()> {
+        let dependency = if left >= WEIGHT_BYTES {
+            dependency << 8 | u32::from(byte)
+        } else {
+            dependency
+        };
+        if left > 0 {
+            self.place = ScanPlace::Priority {
+                left,
+                dependency,
+                after,
+            };
+            return Ok(());
         }
-        before + block
+        if dependency & STREAM_BITS == self.stream {
+            return Err(io::Error::other("a stream depends on itself"));
+        }
+        self.enter_block(after);
+        Ok(())
+    }
+
+    fn advance_block(&mut self, bytes: &mut [u8], place: BlockPlace) -> usize {
+        let used = bytes.len().min(place.block);
+        self.blocks.scan(&mut bytes[..used]);
+        self.enter_block(BlockPlace {
+            block: place.block - used,
+            ..place
+        });
+        used
+    }
+
+    /// A head has ended when its last block has, and not before: the library decodes whole frames.
+    fn enter_block(&mut self, place: BlockPlace) {
+        if place.block > 0 {
+            self.place = ScanPlace::Block(place);
+            return;
+        }
+        let held = self.blocks.held_blocks();
+        self.connection.record_held_blocks(held);
+        if self.is_last {
+            self.unfinished = None;
+        }
+        self.begin_payload(place.padding);
     }
 
     fn begin_payload(&mut self, left: usize) {
@@ -232,14 +300,24 @@ mod tests {
             frame(HEADERS, 0, &payload),
         ]
         .concat();
-        let ended = [
-            frame(CONTINUATION, 0, b"x"),
+        // The library decodes a frame when it is whole.
+        let last = frame(CONTINUATION, END_HEADERS, b"x");
+        let (almost, ended) = last.split_at(last.len() - 1);
+        let almost = [frame(CONTINUATION, 0, b"x"), almost.to_vec()].concat();
+        let empty = [
+            frame(HEADERS, 0, b"x"),
             frame(CONTINUATION, END_HEADERS, b""),
         ]
         .concat();
         for size in [1, 2, 7, 9, 10, 1_000] {
             let mut scanner = scanner_before_preface(&listener);
-            for (bytes, free) in [(&before, 1), (&begun, 0), (&ended, 1)] {
+            for (bytes, free) in [
+                (&before[..], 1),
+                (&begun, 0),
+                (&almost, 0),
+                (ended, 1),
+                (&empty, 1),
+            ] {
                 for part in bytes.chunks(size) {
                     scan(&mut scanner, part).unwrap();
                 }
@@ -316,8 +394,34 @@ mod tests {
                 // Small numbers make frames that end within the input.
                 *byte = (state >> 33) as u8 & if state & 1 == 0 { 0x0f } else { 0xff };
             }
-            // An error is as good.
+            // Frames that end the connection are errors.
             let _ = scanner(&listener).scan(&mut bytes);
+        }
+    }
+
+    /// The library resets such a stream and decodes nothing of its head. What the head inserts made the count forget
+    /// what the table holds. A PUSH_PROMISE it decodes.
+    #[test]
+    fn what_the_library_decodes_otherwise_ends_the_connection() {
+        let listener = Arc::new(Semaphore::new(1));
+        let head = |dependency: u32| {
+            let payload = [&dependency.to_be_bytes()[..], &[7, 0x82]].concat();
+            frame(HEADERS, END_HEADERS | PRIORITY, &payload)
+        };
+        let promise = frame(PUSH_PROMISE, 0, &[0, 0, 0, 2, 0x82]);
+        for (bytes, is_fine) in [
+            (head(0), true),
+            (head(3), true),
+            (head(1), false),
+            (head(1 | 1 << 31), false),
+            (promise, false),
+        ] {
+            for size in [1, 3, 1_000] {
+                let mut scanner = scanner(&listener);
+                let mut parts = bytes.chunks(size);
+                let scanned = parts.try_for_each(|part| scan(&mut scanner, part));
+                assert_eq!(scanned.is_ok(), is_fine, "{bytes:?}");
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ const STEP: usize = 16 << 10;
 /// would not arrive by its deadline anyway.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Bodies that wait for room. A piece has 16 KiB at most, so these are 8 MiB.
+/// Bodies that wait for room, each with a piece of 16 KiB (HTTP/2) or 32 KiB (HTTP/1).
 pub(crate) const MAX_QUEUED: usize = 512;
 
 /// A number of large bodies.

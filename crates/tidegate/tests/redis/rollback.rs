@@ -7,7 +7,7 @@ use tidegate::stores::redis::RedisStore;
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Life, NodeId, Outcome, Probe, Refund, Refunded, Reserve, Settle,
-    Settled, Store, Used,
+    Settled, Store, StoreError, Used,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
@@ -83,13 +83,17 @@ impl Rollback {
     }
 
     async fn refund(&self, id: u128, made: &Outcome) -> Refunded {
+        self.try_refund(id, made).await.expect("a result")
+    }
+
+    async fn try_refund(&self, id: u128, made: &Outcome) -> Result<Refunded, StoreError> {
         let refund = Refund {
             id,
             charged: made.at,
             until: made.at.plus(LASTS),
             set: self.set(1),
         };
-        self.node.refund(&refund).await.expect("a result")
+        self.node.refund(&refund).await
     }
 
     async fn used(&self) -> u64 {
@@ -122,6 +126,13 @@ fn what_was_settled_or_refunded_since_the_snapshot_is_not_again() {
         assert_eq!(rollback.refund(1, &charged).await, Refunded::Done);
         rollback.crash();
 
+        // Nothing is refunded before a heartbeat has shown that data is lost.
+        eventually("a new connection", async || {
+            let result = rollback.try_refund(1, &charged).await;
+            let error = result.expect_err("a refund before the first heartbeat");
+            format!("{error:?}").contains("no heartbeat was acknowledged")
+        })
+        .await;
         assert_ne!(rollback.beat().await, before);
         assert_eq!(rollback.used().await, 2 * ESTIMATE + 1, "the snapshot");
         assert_eq!(rollback.settle(1, &reserved, 0).await, Settled::Already);
@@ -171,6 +182,29 @@ fn a_beat_that_is_missing_is_enough() {
         rollback.crash();
         rollback.beat().await;
         assert_eq!(rollback.settle(1, &reserved, 0).await, Settled::Already);
+    });
+}
+
+/// The replication id changes with the first replica, and the connections stay. A node that connected again later took
+/// that for a rollback.
+#[test]
+fn a_first_replica_makes_nothing_lapse() {
+    on_runtime(async {
+        let rollback = Rollback::new().await;
+        rollback.beat().await;
+        let reserved = rollback.reserve(1, ESTIMATE).await;
+        let replica = Server::redis7();
+        let port = rollback.server.port().to_string();
+        replica.ask(&["REPLICAOF", "127.0.0.1", &port]);
+        eventually("a replica", async || {
+            let replication = rollback.server.ask(&["INFO", "replication"]);
+            replication.contains("state=online")
+        })
+        .await;
+        rollback.beat().await;
+        rollback.server.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+        rollback.beat().await;
+        assert_eq!(rollback.settle(1, &reserved, 10).await, Settled::Done);
     });
 }
 

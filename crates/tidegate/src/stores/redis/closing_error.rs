@@ -15,8 +15,8 @@ use super::fault::{Action, Fault};
 
 /// How long the line may take. A server that closes sends it at once; any other sends nothing.
 const LINE_TIMEOUT: Duration = Duration::from_millis(200);
-/// No such line is longer.
-const MAX_LINE: u64 = 1_024;
+/// The longest such line, about the protected mode, has some 1,060 bytes.
+const MAX_LINE: u64 = 4_096;
 
 /// The same fault, or what the server at `place` sends before it closes.
 pub(super) async fn or_closing_error(fault: Fault, place: &Place, access: &Access) -> Fault {

@@ -154,6 +154,16 @@ impl Fault {
         Fault::made(Action::Reconnect, NOT_JOINED, "", cure)
     }
 
+    /// The server, or another that took over, has replied to no heartbeat yet.
+    pub(super) fn not_met() -> Fault {
+        Fault::made(
+            Action::FallBack,
+            "not met",
+            "no heartbeat was acknowledged since the connection was made",
+            "the next one is sent within a second",
+        )
+    }
+
     /// A reply belonged to another call, or to none. No reply of this connection is used any more.
     pub(super) fn out_of_step() -> Fault {
         Fault::made(

@@ -8,14 +8,17 @@ use parking_lot::Mutex;
 use tidegate_core::store::Slot;
 use tidegate_core::units::Nanos;
 
+use super::acknowledged::Acknowledged;
+
 /// The server's time and its epoch, as last told.
 pub(super) struct Memo {
     last_seen: AtomicU64,
     /// 0 as long as it is not known.
     epoch: AtomicU64,
-    /// The last moment at which something was written that must not be lost, in milliseconds of the server's clock, and
-    /// the run of the server that acknowledged it.
-    acknowledged: Mutex<Option<(u64, u64)>>,
+    /// What must not be lost.
+    pub(super) acknowledged: Mutex<Acknowledged>,
+    /// The run that replied to the last heartbeat. 0 if none did.
+    met: AtomicU64,
     /// Where this node last signed in, if the server is of a cluster: the slot, and the key in it.
     pub(super) signed_in: Mutex<Option<(Slot, Vec<u8>)>>,
 }
@@ -27,6 +30,7 @@ impl Default for Memo {
             last_seen: AtomicU64::new(now.map_or(0, |now| Nanos::from(now).get())),
             epoch: AtomicU64::new(0),
             acknowledged: Mutex::default(),
+            met: AtomicU64::new(0),
             signed_in: Mutex::default(),
         }
     }
@@ -54,32 +58,17 @@ impl Memo {
         self.epoch.store(epoch, Ordering::Relaxed);
     }
 
-    /// When another run than this one last acknowledged something that must not be lost, in milliseconds of the
-    /// server's clock. 0 if none did.
-    pub(super) fn acknowledged_before(&self, run: Option<u64>) -> u64 {
-        let last = *self.acknowledged.lock();
-        let earlier = last.filter(|(known, _)| run != Some(*known));
-        earlier.map_or(0, |(_, millis)| millis)
+    /// This run replied to a heartbeat at `at`, and calls itself `name`.
+    pub(super) fn note_heartbeat(&self, run: u64, name: &[u8], at: Nanos) {
+        self.acknowledged.lock().note_heartbeat(name, at);
+        self.met.store(run, Ordering::Release);
     }
 
-    /// This run acknowledged a beat of `at`. The register has its whole milliseconds.
-    pub(super) fn note_beat(&self, run: u64, at: Nanos) {
-        self.acknowledge(run, at.get() / 1_000_000);
-    }
-
-    /// This run acknowledged a refund or a settlement of `at`. Only a later beat shows that it is not lost.
-    pub(super) fn note_refund(&self, run: Option<u64>, at: Nanos) {
-        if let Some(run) = run {
-            self.acknowledge(run, at.get().div_ceil(1_000_000));
-        }
-    }
-
-    fn acknowledge(&self, run: u64, millis: u64) {
-        let mut acknowledged = self.acknowledged.lock();
-        *acknowledged = match *acknowledged {
-            Some((known, last)) if known == run => Some((run, last.max(millis))),
-            _ => Some((run, millis)),
-        };
+    /// Whether this run has replied to the last heartbeat, or none was sent yet. Before it has, data that it lacks
+    /// is not known to be lost.
+    pub(super) fn has_met(&self, run: Option<u64>) -> bool {
+        let met = self.met.load(Ordering::Acquire);
+        met == 0 || run == Some(met)
     }
 
     /// What was charged before this may have been refunded or settled, and the store does not know of it any more.
@@ -112,21 +101,6 @@ mod tests {
         let millis = memo.last_seen().get() / 1_000_000;
         memo.note_epoch(millis << RANDOM_BITS | draw_epoch());
         assert_eq!(memo.data_since(), Nanos::from_millis(millis));
-    }
-
-    #[test]
-    fn what_another_run_acknowledged_last_is_known() {
-        let memo = Memo::default();
-        assert_eq!(memo.acknowledged_before(Some(1)), 0);
-        let at = |micros: u64| Nanos::new(micros * 1_000);
-        memo.note_beat(1, at(5_900));
-        assert_eq!(memo.acknowledged_before(Some(1)), 0);
-        assert_eq!(memo.acknowledged_before(Some(2)), 5);
-        memo.note_refund(Some(1), at(7_100));
-        memo.note_beat(1, at(6_000));
-        assert_eq!(memo.acknowledged_before(None), 8);
-        memo.note_beat(2, at(1_000));
-        assert_eq!(memo.acknowledged_before(Some(1)), 1);
     }
 
     #[test]

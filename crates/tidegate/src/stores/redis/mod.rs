@@ -19,6 +19,7 @@
 //! breakers and fallbacks: those are stores around this one.
 
 mod access;
+mod acknowledged;
 mod address;
 mod books;
 mod call_id;
@@ -176,6 +177,14 @@ impl RedisStore {
             }
         };
         Ok((self.reply(script, keys, answer, began)?, safe))
+    }
+
+    /// Whatever refunds waits for the first heartbeat of a new run, which shows whether data was lost.
+    fn require_met(&self, script: Script) -> Result<(), StoreError> {
+        if self.memo.has_met(self.way.run()) {
+            return Ok(());
+        }
+        Err(Fault::not_met().into_store_error(script.name, Nanos::ZERO))
     }
 
     fn reply(

@@ -89,6 +89,7 @@ impl Store for RedisStore {
         let Some(first) = refund.set.charges.first() else {
             return Ok(Refunded::Lapsed);
         };
+        self.require_met(script)?;
         // Whether it was refunded before went with the data.
         if refund.charged < self.memo.data_since() {
             return Ok(Refunded::Lapsed);
@@ -102,7 +103,7 @@ impl Store for RedisStore {
         let charges: Vec<Charge<'_>> = refund.set.charges.iter().map(at_most_kept).collect();
         let read = |_: &Plan, reply: Reply| match reply.verdict() {
             Ok(1) => {
-                self.memo.note_refund(self.way.run(), reply.at);
+                self.memo.acknowledged.lock().note_refund(reply.at);
                 Ok(Refunded::Done)
             }
             Ok(0) => Ok(Refunded::Already),

@@ -52,11 +52,12 @@ pub(super) fn newest_beat(register: &Value) -> Option<u64> {
 
 impl Probe for RedisStore {
     async fn beat(&self, beat: Beat) -> Result<Vitals, StoreError> {
-        let expected = self.way.run();
+        let known = self.memo.acknowledged.lock().clone();
         let sign = Sign {
             node: hex(beat.node.0),
             seeded: beat.seeded.map_or_else(String::new, |life| hex(life.0)),
-            known: self.memo.acknowledged_before(expected).to_string(),
+            known_millis: known.millis().to_string(),
+            known_run: known.run,
         };
         let began = std::time::Instant::now();
         let (answer, run) = match &self.way {
@@ -67,10 +68,7 @@ impl Probe for RedisStore {
         let value = answer.map_err(|fault| fault.into_store_error(scripts::BEAT.name, waited))?;
         let told = Told::read(&value).ok_or_else(|| refused(scripts::BEAT, Nonsense::Shape))?;
         self.memo.note_epoch(told.epoch);
-        // Another run has replied without knowing the last beat: it is compared next time.
-        if expected == Some(run) {
-            self.memo.note_beat(run, told.at);
-        }
+        self.memo.note_heartbeat(run, &told.run, told.at);
         Ok(Vitals {
             life: life(run, told.epoch),
             at: told.at,
@@ -133,8 +131,9 @@ impl RedisStore {
 struct Sign {
     node: String,
     seeded: String,
-    /// When an earlier run last acknowledged what must not be lost, in milliseconds.
-    known: String,
+    /// What was acknowledged last, and by which run.
+    known_run: Vec<u8>,
+    known_millis: String,
 }
 
 impl Sign {
@@ -156,7 +155,8 @@ impl Sign {
                 epoch.as_bytes(),
                 LASTS,
                 stays,
-                self.known.as_bytes(),
+                &self.known_run,
+                self.known_millis.as_bytes(),
             ],
         };
         link.send(Errand::Script(&call), Entry::Plain).await
@@ -201,6 +201,8 @@ pub(super) fn signed(node: &str, beat: &str) -> Option<(NodeId, Nanos)> {
 struct Told {
     at: Nanos,
     epoch: u64,
+    /// The run of the server, as the script names it.
+    run: Vec<u8>,
     beats: Vec<Beat>,
 }
 
@@ -209,7 +211,7 @@ impl Told {
         let Value::Array(values) = value else {
             return None;
         };
-        let [secs, micros, epoch, beats @ ..] = values.as_slice() else {
+        let [secs, micros, epoch, run, beats @ ..] = values.as_slice() else {
             return None;
         };
         let decimal = |value| text(value)?.parse::<u64>().ok();
@@ -223,6 +225,7 @@ impl Told {
         Some(Told {
             at: at.plus(Nanos::new(decimal(micros)?.saturating_mul(1_000))),
             epoch: number(epoch)?,
+            run: text(run)?.into(),
             beats: beats.chunks_exact(2).filter_map(beat).collect(),
         })
     }

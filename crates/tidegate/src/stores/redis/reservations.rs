@@ -17,6 +17,7 @@ type Answer<T> = Result<T, StoreError>;
 impl RedisStore {
     pub(super) async fn reserve_in_ledgers(&self, reserve: &Reserve<'_>) -> Answer<Outcome> {
         let (script, set) = (scripts::RESERVE, &reserve.set);
+        self.require_met(script)?;
         let id = reserve.id.to_be_bytes();
         let lasts = micros(reserve.lasts);
         let since = micros(self.memo.data_since());
@@ -29,6 +30,7 @@ impl RedisStore {
 
     pub(super) async fn settle_in_ledgers(&self, settle: &Settle<'_>) -> Answer<Settled> {
         let script = scripts::SETTLE;
+        self.require_met(script)?;
         // Whether it was settled before went with the data.
         if settle.charged < self.memo.data_since() {
             return Ok(settle.outcome(&[], self.memo.last_seen()));
@@ -38,7 +40,7 @@ impl RedisStore {
         let used = used(settle);
         let after = [&id[..], charged.as_bytes(), lasts.as_bytes(), &used];
         let done = |at, result| {
-            self.memo.note_refund(self.way.run(), at);
+            self.memo.acknowledged.lock().note_refund(at);
             Ok(result)
         };
         let read = |_: &Plan, reply: Reply| match reply.verdict() {

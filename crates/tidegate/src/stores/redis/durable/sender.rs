@@ -57,9 +57,10 @@ impl Sender {
             };
             // Nothing is charged on a connection that cannot wait at all.
             let known = self.checked.as_ref().is_some_and(|c| Arc::ptr_eq(c, &live));
-            let able = match known {
-                true => Ok(()),
-                false => can_wait(&self.lane, &live, self.wait, patience * 2 / 5).await,
+            let able = if known {
+                Ok(())
+            } else {
+                can_wait(&self.lane, &live, self.wait, patience * 2 / 5).await
             };
             let safe = match able {
                 Ok(()) => self.send(&live, batch).await,

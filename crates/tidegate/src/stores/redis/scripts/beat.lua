@@ -6,9 +6,9 @@
 --        `run`: the run of the server that wrote last, the last beat that it found, and the last beat
 -- ARGV   1: the node; 2: the life it has seeded, or nothing; 3: the epoch, if there is none yet, without the time if it is
 --        new; 4: how long a beat lasts, in milliseconds; 5: how long the register does without one, or
---        nothing if it stays; 6: when an earlier run acknowledged a beat, refund or settlement of this node last, in milliseconds, or 0;
---        7: the call id
--- reply  seconds, microseconds, the epoch, then node and seeded life of every node that lives, then the call id
+--        nothing if it stays; 6: the run that acknowledged something to this node last, or nothing; 7: when that
+--        was, in milliseconds; 8: the call id
+-- reply  seconds, microseconds, the epoch, the run, then node and seeded life of every node that lives, then the call id
 -- writes the register: this beat, the run, a new epoch if it must, and no beats that have ended
 --
 -- A server that loads a snapshot, or a replica that takes over, has the data of an earlier moment. What is written is
@@ -17,7 +17,7 @@
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local lasts, known = tonumber(ARGV[4]), tonumber(ARGV[6])
+local lasts, known_run, known = tonumber(ARGV[4]), ARGV[6], tonumber(ARGV[7])
 
 local all = redis.call('HGETALL', KEYS[1])
 local epoch, run, found, last
@@ -29,8 +29,13 @@ for i = 1, #all, 2 do
   end
 end
 
-local running = (string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or '0')
-  .. (string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or '0')
+-- A replica that is promoted keeps its run id, and has an offset up to which it followed the other one. The
+-- replication id alone changes without any loss, when a first replica is connected.
+local replication = redis.call('INFO', 'replication')
+local running = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or '0'
+if not string.find(replication, 'second_repl_offset:-1', 1, true) then
+  running = running .. (string.match(replication, 'master_replid:(%x+)') or '0')
+end
 if run ~= running then
   found = last or now
 end
@@ -40,7 +45,8 @@ local random = string.sub(ARGV[3], 12)
 if not epoch then
   epoch = string.gsub(ARGV[3], '^00000000000', string.format('%011x', now))
   redis.call('HSET', KEYS[1], 'epoch', epoch)
-elseif known > tonumber(found) and tonumber(string.sub(epoch, 1, 11), 16) <= known then
+elseif known_run ~= '' and known_run ~= running and known > tonumber(found)
+  and tonumber(string.sub(epoch, 1, 11), 16) <= known then
   epoch = string.format('%011x', math.max(now, known + 1)) .. random
   redis.call('HSET', KEYS[1], 'epoch', epoch)
 end
@@ -49,7 +55,7 @@ redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f %s', now, ARGV[2]))
 if ARGV[5] ~= '' then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end
-local reply = { time[1], time[2], epoch, ARGV[1], ARGV[2] }
+local reply = { time[1], time[2], epoch, running, ARGV[1], ARGV[2] }
 for i = 1, #all, 2 do
   local node, value = all[i], all[i + 1]
   if node ~= 'epoch' and node ~= 'run' and node ~= ARGV[1] then
