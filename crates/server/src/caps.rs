@@ -12,9 +12,7 @@ use tidegate_core::store::Reserve;
 use crate::edges::{envoy, http, resp};
 use crate::net::large_connections::{LargeConnections, LargeKind};
 use crate::net::waiting_streams::{ConnectionStreams, WaitingStreams};
-use crate::net::{
-    body, connection, frame_scanner, heads, linger, listener, tls, transfers, unread,
-};
+use crate::net::{body, connection, frame_scanner, heads, linger, listener, tls, unread};
 
 const BEGIN: &str = "<!-- caps -->\n";
 const END: &str = "<!-- end of caps -->\n";
@@ -158,12 +156,6 @@ fn of_http() -> Vec<Row> {
             "bodies above 4 KiB that wait for their rest",
             number(body::WAITING_AT_ONCE),
             "one that stalls gets 408",
-        ),
-        (
-            door,
-            "bodies that wait for such room, of each kind",
-            number(transfers::MAX_QUEUED),
-            "the one that has waited longest gets 408",
         ),
         (
             door,

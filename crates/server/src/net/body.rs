@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 
-use super::transfers::{Outpaced, Transfer, Transfers};
+use super::transfers::{Transfer, Transfers};
 
 /// How long a body may take to arrive: many round trips even on a bad line.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
@@ -89,12 +89,6 @@ pub(crate) enum BodyError {
     /// The connection broke, or the framing is wrong.
     #[error("the body ended early or is badly framed")]
     Broken,
-}
-
-impl From<Outpaced> for BodyError {
-    fn from(_: Outpaced) -> Self {
-        BodyError::Outpaced
-    }
 }
 
 /// The whole body. A body that has arrived with its head, the usual case, sets no timer.
@@ -185,7 +179,7 @@ where
             is_large = true;
             room = Some(large_room(room.take()).await?);
         } else if length > UNCOUNTED && room.is_none() && !body.is_end_stream() {
-            room = Some(WAITING.begin().await?);
+            room = Some(WAITING.begin().await);
         }
         let is_last = body.is_end_stream();
         // Most bodies are one piece, which then is not copied.
@@ -205,11 +199,11 @@ where
 /// Room for a large body. One that had room as a small one waits there, and can lose it meanwhile.
 async fn large_room(small: Option<Transfer>) -> Result<Transfer, BodyError> {
     let Some(small) = small else {
-        return Ok(LARGE.begin().await?);
+        return Ok(LARGE.begin().await);
     };
     tokio::select! {
         biased;
-        large = LARGE.begin() => Ok(large?),
+        large = LARGE.begin() => Ok(large),
         () = small.outpaced() => Err(BodyError::Outpaced),
     }
 }

@@ -20,7 +20,6 @@
 //! | body trickling | [`body::DEADLINE`] | 408 |
 //! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |
 //! | bodies above 4 KiB that wait | [`body::WAITING_AT_ONCE`] | the next one takes the room of one that stalls |
-//! | bodies that wait for such room | [`transfers::MAX_QUEUED`] | the one that has waited longest gets 408 |
 //! | unread responses of a connection | [`unread::MAX_CONNECTION_BYTES`] | its lists wait |
 //! | unread responses of a listener | [`unread::MAX_LISTENER_BYTES`] | the connection that has read nothing for longest is closed |
 //! | HTTP/2 streams per connection | [`connection::MOST_STREAMS`] | refused by the protocol |
@@ -46,7 +45,7 @@ pub(crate) mod peers;
 pub(crate) mod silent_connections;
 mod streams;
 pub(crate) mod tls;
-pub(crate) mod transfers;
+mod transfers;
 pub(crate) mod unread;
 pub(crate) mod waiting_streams;
 pub(crate) mod watch;

@@ -3,11 +3,7 @@
 //! A body that finds no room gets that of another that does not use it: of those that moved less than
 //! [`STEP`] in the last [`PATIENCE`], the one that has for longest. So clients that stall or trickle
 //! cannot keep out clients that send, and one that sends at more than that pace is never cut off.
-//!
-//! A body holds its first piece while it waits for room. So the bodies that wait are bounded too: beyond
-//! [`MAX_QUEUED`] the one that has waited longest is cut off.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -22,26 +18,11 @@ const STEP: usize = 16 << 10;
 /// would not arrive by its deadline anyway.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Bodies that wait for room, each with a piece of 16 KiB (HTTP/2) or 32 KiB (HTTP/1).
-pub(crate) const MAX_QUEUED: usize = 512;
-
 /// A number of large bodies.
 pub(crate) struct Transfers {
     most: usize,
     under_way: Mutex<Vec<Arc<Progress>>>,
-    /// Those that wait for room, the oldest first.
-    queue: Mutex<VecDeque<Arc<Notify>>>,
     ended: Notify,
-}
-
-/// Others got the room of a body, or its place in the queue.
-#[derive(Debug)]
-pub(crate) struct Outpaced;
-
-/// A place in the queue for room, until it is dropped.
-struct QueuePlace {
-    transfers: &'static Transfers,
-    cut: Arc<Notify>,
 }
 
 struct Progress {
@@ -72,44 +53,19 @@ impl Transfers {
         Transfers {
             most,
             under_way: Mutex::new(Vec::new()),
-            queue: Mutex::new(VecDeque::new()),
             ended: Notify::const_new(),
         }
     }
 
     /// Room for one.
-    pub(crate) async fn begin(&'static self) -> Result<Transfer, Outpaced> {
-        if let Some(transfer) = self.try_begin(PATIENCE) {
-            return Ok(transfer);
-        }
-        let place = self.enqueue();
+    pub(crate) async fn begin(&'static self) -> Transfer {
         loop {
             let ended = self.ended.notified();
             if let Some(transfer) = self.try_begin(PATIENCE) {
-                return Ok(transfer);
+                return transfer;
             }
             // Look again when one has ended, and when one may have run out of patience.
-            tokio::select! {
-                biased;
-                () = place.cut.notified() => return Err(Outpaced),
-                _ = timeout(PATIENCE / 4, ended) => {}
-            }
-        }
-    }
-
-    /// A place in the queue. The one that has waited longest is cut off if there are too many.
-    fn enqueue(&'static self) -> QueuePlace {
-        let cut = Arc::new(Notify::new());
-        let mut queue = self.queue.lock();
-        queue.push_back(Arc::clone(&cut));
-        if queue.len() > MAX_QUEUED
-            && let Some(oldest) = queue.pop_front()
-        {
-            oldest.notify_one();
-        }
-        QueuePlace {
-            transfers: self,
-            cut,
+            let _ = timeout(PATIENCE / 4, ended).await;
         }
     }
 
@@ -170,15 +126,6 @@ impl Transfer {
     }
 }
 
-impl Drop for QueuePlace {
-    fn drop(&mut self) {
-        let mut queue = self.transfers.queue.lock();
-        if let Some(at) = queue.iter().position(|cut| Arc::ptr_eq(cut, &self.cut)) {
-            queue.remove(at);
-        }
-    }
-}
-
 impl Drop for Transfer {
     fn drop(&mut self) {
         let mut under_way = self.transfers.under_way.lock();
@@ -187,38 +134,5 @@ impl Drop for Transfer {
             under_way.swap_remove(at);
             self.transfers.ended.notify_one();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::poll_fn;
-    use std::pin::Pin;
-    use std::task::Poll;
-
-    static TRANSFERS: Transfers = Transfers::new(1);
-
-    /// Each held a piece of 16 KiB, and there was no end to them.
-    #[tokio::test(start_paused = true)]
-    async fn one_more_in_the_queue_cuts_off_the_one_that_has_waited_longest() {
-        let room = TRANSFERS.begin().await.unwrap();
-        let queued = (0..=MAX_QUEUED).map(|_| Box::pin(TRANSFERS.begin()));
-        let mut queued: Vec<_> = queued.collect();
-        let cut = poll_fn(|cx| {
-            // No time passes, so that nobody runs out of patience.
-            for place in &mut queued {
-                assert!(place.as_mut().poll(cx).is_pending());
-            }
-            let polled = queued.iter_mut().map(|place| Pin::new(place).poll(cx));
-            Poll::Ready(polled.map(|polled| polled.is_ready()).collect::<Vec<_>>())
-        });
-        let cut = cut.await;
-        assert_eq!(cut.iter().position(|is_cut| *is_cut), Some(0));
-        assert_eq!(cut.iter().filter(|is_cut| **is_cut).count(), 1);
-        drop(queued);
-        assert!(TRANSFERS.queue.lock().is_empty());
-        drop(room);
-        assert!(TRANSFERS.begin().await.is_ok());
     }
 }
