@@ -37,7 +37,8 @@ local function described(txn)
     end
     add("x-original-uri", txn.sf:pathq())
     add("x-original-method", txn.sf:method())
-    add("x-original-host", txn.sf:req_hdr("host"))
+    -- The whole line: req_hdr takes a comma for the end of a value, and the service behind does not.
+    add("x-original-host", txn.sf:req_fhdr("host"))
     add("x-forwarded-for", txn.sf:src())
     if fields <= MAX_FIELDS and bytes <= MAX_BYTES then
         return headers

@@ -322,7 +322,7 @@ fn of_http2() -> Vec<Row> {
         ),
         (
             door,
-            "connections of a listener with more than 8 indexed paths and hosts",
+            "connections of a listener with more than 4 indexed paths and hosts",
             number(LargeKind::MAX_WITH_BLOCKS),
             "the one that has been silent longest is asked to close",
         ),

@@ -44,7 +44,7 @@ impl LargeKind {
 
     /// A connection whose header table may hold more blocks than this is large. A client that calls one
     /// service needs one for each method, and one for the host.
-    pub(crate) const MIN_BLOCKS: u32 = 8;
+    pub(crate) const MIN_BLOCKS: u32 = 4;
 
     /// Few clients have paths indexed that differ from request to request.
     pub(crate) const MAX_WITH_BLOCKS: usize = 32;

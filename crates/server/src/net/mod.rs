@@ -15,7 +15,7 @@
 //! | HTTP/2 streams of a listener that wait | [`WaitingStreams::MAX_BYTES`](waiting_streams::WaitingStreams::MAX_BYTES) | the one that has waited longest is reset |
 //! | evicted streams of a connection | [`ConnectionStreams::MAX_EVICTED`](waiting_streams::ConnectionStreams::MAX_EVICTED) | the connection ends |
 //! | connections of a listener that have had more than 32 streams at once | [`LargeKind::MAX_WITH_STREAMS`](large_connections::LargeKind::MAX_WITH_STREAMS) | the one that has been silent longest is asked to close |
-//! | connections of a listener that have had more than 8 paths and hosts indexed | [`LargeKind::MAX_WITH_BLOCKS`](large_connections::LargeKind::MAX_WITH_BLOCKS) | the one that has been silent longest is asked to close |
+//! | connections of a listener that have had more than 4 paths and hosts indexed | [`LargeKind::MAX_WITH_BLOCKS`](large_connections::LargeKind::MAX_WITH_BLOCKS) | the one that has been silent longest is asked to close |
 //! | body | 64 KiB, lists 1 MiB | 413 |
 //! | body trickling | [`body::DEADLINE`] | 408 |
 //! | large bodies at once | [`body::LARGE_AT_ONCE`] | the next one takes the room of one that stalls |

@@ -176,6 +176,7 @@ fn limits_of(release: Release) {
     stand.passes(4, "GET", "/a", &[]);
     stand.passes(4, "GET", "/a", &shop);
     stand.fails(429, 4, "GET", "/a", &shop);
+    hides_no_host(&stand);
     stand.fails(403, 99, "GET", "/free", &[]);
     stand.fails(unreadable, 5, "POST", "/free/..;x=1/api/x", &[]);
     // A header that a rule names.
@@ -183,6 +184,28 @@ fn limits_of(release: Release) {
     stand.fails(429, 5, "GET", "/a", &[("x-plan", "free")]);
     stand.passes(5, "GET", "/a", &[("x-plan", "paid")]);
     takes_one_key(&stand);
+}
+
+/// Services behind take each of these for `shop.example`, whose limit is reached. What a proxy makes of it, a 400 of its
+/// own or the limit, is all the same.
+#[track_caller]
+fn hides_no_host(stand: &Stand) {
+    for host in [
+        "shop.example:x",
+        "shop.example:80:80",
+        "shop.example:80,x",
+        "shop.example:,x",
+        "shop.example:8,[::1]",
+    ] {
+        let reply = stand.ask(4, "GET", "/a", &[("host", host)]);
+        assert_ne!(reply.status, 200, "{:?}: {host}", stand.proxy.release());
+        assert_eq!(
+            stand.backend.take(),
+            [],
+            "{:?}: {host}",
+            stand.proxy.release()
+        );
+    }
 }
 
 /// Caddy sends only the headers that its file names.

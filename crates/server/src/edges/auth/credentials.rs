@@ -40,6 +40,7 @@ pub(super) fn api_key(
     headers: &HeaderMap,
     from: Option<KeyHeader>,
 ) -> Result<Option<&str>, BadInput> {
+    reject_lookalike(headers)?;
     match from {
         Some(KeyHeader::ApiKey) => own_header(headers),
         Some(KeyHeader::Authorization) => bearer(headers),
@@ -51,6 +52,21 @@ pub(super) fn api_key(
             (key, token) => Ok(key.or(token)),
         },
     }
+}
+
+/// Rejects `X_API_Key` and its kin: services that read headers as CGI variables take it for `X-API-Key`.
+fn reject_lookalike(headers: &HeaderMap) -> Result<(), BadInput> {
+    let is_lookalike = |name: &&HeaderName| {
+        let name = name.as_str();
+        name.contains('_') && name.replace('_', "-") == API_KEY.as_str()
+    };
+    if headers.keys().any(|name| is_lookalike(&name)) {
+        return Err(fault(
+            API_KEY.as_str(),
+            "written with an underscore; send it as x-api-key",
+        ));
+    }
+    Ok(())
 }
 
 fn own_header(headers: &HeaderMap) -> Result<Option<&str>, BadInput> {
@@ -200,6 +216,16 @@ mod tests {
         check(&[(AUTH, b"Bearer junk,Bearer k")], None, auth);
         check(&[(AUTH, b"Bearer junk k")], None, auth);
         check(&[(AUTH, b"Bearer \xff")], None, auth);
+    }
+
+    /// A blocked key passed by it, and the service behind read the key.
+    #[test]
+    fn a_key_written_with_underscores_is_rejected() {
+        for name in ["x_api_key", "x-api_key", "x_api-key"] {
+            check(&[(name, b"k")], None, "rejected: x-api-key");
+            check(&[(KEY, b"j"), (name, b"k")], None, "rejected: x-api-key");
+        }
+        check(&[("x_api_keys", b"k"), ("x_apikey1", b"k")], None, "-");
     }
 
     #[test]

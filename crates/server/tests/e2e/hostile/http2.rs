@@ -388,7 +388,7 @@ fn few_connections_that_have_had_many_streams_stay_open() {
 
 /// What a client sends between frames that matter, so that each of them arrives in a block of its own.
 fn filler() -> Vec<u8> {
-    frame(0xbe, 0, 0, &[1; 8 << 10])
+    frame(0xbe, 0, 0, &[1; 16 << 10])
 }
 
 /// The HTTP/2 library keeps the block that an indexed path arrived in, and a client had it keep a hundred of
@@ -398,7 +398,7 @@ fn paths_that_a_client_has_indexed_hold_little_memory() {
     const CONNECTIONS: usize = 400;
     const PATHS: u32 = 100;
     /// 32 connections of a listener that hold blocks and 64 that leave, with a hundred blocks each.
-    const MAX_HELD: u64 = 128 << 20;
+    const MAX_HELD: u64 = 224 << 20;
     for at in 0..2 {
         let server = Server::with(RULES, &["--idle", "600"]);
         let door = &doors(&server)[at];
@@ -431,7 +431,7 @@ fn bodies_that_have_only_begun_hold_little_memory() {
     const CONNECTIONS: usize = 64;
     const STREAMS: u32 = 120;
     /// What the streams take without their bodies, see `streams_of_many_connections`.
-    const MAX_HELD: u64 = 48 << 20;
+    const MAX_HELD: u64 = 64 << 20;
     for at in 0..2 {
         let server = Server::with(RULES, &["--idle", "600"]);
         let door = &doors(&server)[at];
