@@ -26,6 +26,7 @@ mod sink;
 mod store_choice;
 mod store_events;
 mod store_health;
+mod store_log;
 mod waiting;
 mod xds;
 

@@ -25,6 +25,7 @@ use crate::net::body;
 use crate::net::connection::{Answer, Handler, Speaks};
 use crate::net::unread::ConnectionUnread;
 use crate::service::Service;
+use crate::store_log::log_unanswered;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
@@ -158,7 +159,7 @@ pub(super) async fn judge<'v, T>(
     let took = begun.elapsed();
     service.metrics.took(Edge::Envoy, took);
     let judged = judged.map_err(|error| {
-        tracing::warn!(%error, "store gave no answer");
+        log_unanswered(&error);
         Fault::Store(error)
     })?;
     if let Some(statistics) = &service.envoy_statistics {

@@ -28,6 +28,7 @@ use crate::net::body::{self, Discarded, Received};
 use crate::net::connection::{Answer, Handler};
 use crate::net::unread::ConnectionUnread;
 use crate::service::{ChargeScope, Service, body_style};
+use crate::store_log::log_unanswered;
 
 /// A list of a thousand requests with generous attributes.
 pub(crate) const LARGEST: usize = 1 << 20;
@@ -458,6 +459,6 @@ async fn refund(service: &Service, id: &Id, body: &[u8]) -> Result<Answer, Refus
 }
 
 pub(crate) fn no_store(error: StoreError) -> Refusal {
-    tracing::warn!(%error, "store gave no answer");
+    log_unanswered(&error);
     Refusal::Store
 }

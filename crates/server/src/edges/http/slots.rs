@@ -15,6 +15,7 @@ use super::wire::{self, BadInput};
 use crate::ids::Id;
 use crate::net::connection::Answer;
 use crate::service::Service;
+use crate::store_log::log_unanswered;
 
 /// Opens a request, or says who refuses.
 pub(super) async fn acquire(
@@ -89,7 +90,7 @@ fn unopened(error: &SlotError) -> Refusal {
     match error {
         SlotError::Ticket(error) => forged(error),
         SlotError::Store(error) => {
-            tracing::warn!(%error, "store gave no answer");
+            log_unanswered(error);
             Refusal::Store
         }
         SlotError::NoRandomness(error) => {

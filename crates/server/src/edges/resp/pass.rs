@@ -24,6 +24,7 @@ use super::transaction::{self, Queued, TransactionVerb};
 use super::verb::{Known, Verb, unknown};
 use super::wire::{self, Arguments, Front};
 use crate::edges::http::wire::{Ask, PlainCost};
+use crate::store_log::log_unanswered;
 
 /// What is said to a client whose request no store has decided.
 const NO_STORE: &str = "ERR the store gave no answer";
@@ -409,6 +410,6 @@ impl<'b> Pass<'_, 'b> {
 }
 
 fn no_store(out: &mut Vec<u8>, error: &StoreError) {
-    tracing::warn!(%error, "store gave no answer");
+    log_unanswered(error);
     reply::error(out, NO_STORE);
 }
