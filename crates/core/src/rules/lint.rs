@@ -11,7 +11,7 @@ mod reach;
 mod tiers;
 
 use super::condition::Wanted;
-use super::fault::{Place, Warning};
+use super::fault::{Place, Warning, shown};
 use super::model::{By, IfMissing, Mode, Rates, Rule, RuleKind};
 use super::rate::{Rate, parse_rate};
 use super::set::RuleSet;
@@ -41,6 +41,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         unknown_method(rule, &mut warn);
         tiers::check(rule, set, &mut warn);
     }
+    domains_without_limits(set, &mut warnings);
     names::check(set, &mut warnings);
     reach::check(set, &mut warnings);
     lists::check(set, &mut warnings);
@@ -99,6 +100,19 @@ fn whole_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
              a rate such as 1000/day",
         );
     }
+}
+
+/// Domains of Envoy in which nothing is limited.
+fn domains_without_limits(set: &RuleSet, warnings: &mut Vec<Warning>) {
+    let domains = set.descriptors.domains.iter();
+    warnings.extend(domains.filter(|domain| !domain.top.limits()).map(|domain| {
+        let name = shown(&domain.name);
+        Warning {
+            place: domain.place.clone(),
+            rule: None,
+            message: format!("has no limits in the domain {name}: everything passes"),
+        }
+    }));
 }
 
 /// Whether a rule has a window of the calendar.

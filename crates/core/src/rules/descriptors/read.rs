@@ -1,9 +1,9 @@
 //! Reads a file of the reference service.
 //!
-//! As there, a known name is accepted wherever it stands and counts only where it means something, an
-//! unknown one is a fault anywhere but in `metadata`, lists hold mappings only, and a number with a
-//! fraction must be in quotes. Unlike there, all faults of a file are told, and a name given twice is
-//! one of them.
+//! As there, an unknown name is a fault anywhere but in `metadata`, lists hold mappings only, and a number
+//! with a fraction must be in quotes. Unlike there, all faults of a file are reported, a name given twice
+//! is one of them, and so is a known name at the wrong level: a `unit` beside `key`, and not within
+//! `rate_limit`, would be a limit that is not there.
 
 use super::form::{DomainForm, LimitForm, NodeForm};
 use super::{MOST_LEVELS, scalar};
@@ -12,25 +12,91 @@ use crate::rules::fault::shown;
 use crate::rules::slots::{Report, nearest};
 use crate::rules::yaml::{Kind, Node};
 
-/// Every name the reference service knows.
-const KNOWN: [&str; 16] = [
-    "domain",
-    "descriptors",
-    "key",
-    "value",
-    "rate_limit",
-    "unit",
-    "requests_per_unit",
-    "unlimited",
-    "name",
-    "replaces",
-    "shadow_mode",
-    "quota_mode",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
-    "metadata",
-];
+/// A kind of mapping, and so a level of the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Section {
+    Top,
+    Descriptor,
+    RateLimit,
+    Replaced,
+}
+
+impl Section {
+    const ALL: [Section; 4] = [
+        Section::Top,
+        Section::Descriptor,
+        Section::RateLimit,
+        Section::Replaced,
+    ];
+
+    /// Its fields. All together are the names that the reference service knows.
+    fn fields(self) -> &'static [&'static str] {
+        match self {
+            Section::Top => &["domain", "descriptors"],
+            Section::Descriptor => &[
+                "key",
+                "value",
+                "rate_limit",
+                "descriptors",
+                "shadow_mode",
+                "quota_mode",
+                "detailed_metric",
+                "value_to_metric",
+                "share_threshold",
+                "metadata",
+            ],
+            Section::RateLimit => &["unit", "requests_per_unit", "unlimited", "name", "replaces"],
+            Section::Replaced => &["name"],
+        }
+    }
+
+    fn has(self, field: &str) -> bool {
+        self.fields().contains(&field)
+    }
+
+    /// The kind of the mappings that `field` holds, if it holds any.
+    fn below(self, field: &str) -> Option<Section> {
+        match field {
+            "descriptors" => Some(Section::Descriptor),
+            "rate_limit" => Some(Section::RateLimit),
+            "replaces" => Some(Section::Replaced),
+            MERGE => Some(self),
+            _ => None,
+        }
+    }
+
+    /// What is wrong with a field that is none of this level, and what to write.
+    fn misplaced(self, field: &str) -> String {
+        let here = match self {
+            Section::Top => "at the top",
+            Section::Descriptor => "beside `key`",
+            Section::RateLimit => "in `rate_limit`",
+            Section::Replaced => "in `replaces`",
+        };
+        // Of two levels that have it the inner one: `descriptors` in a limit is meant for its descriptor.
+        let levels = [Section::Top, Section::Descriptor, Section::RateLimit];
+        let Some(owner) = levels.into_iter().rfind(|level| level.has(field)) else {
+            return self.unknown(field);
+        };
+        let there = match owner {
+            Section::Top => "at the top of the file, not indented",
+            Section::Descriptor => "beside the `key` of a descriptor, indented as far",
+            Section::RateLimit | Section::Replaced => {
+                "below the `rate_limit:` of a descriptor, indented further"
+            }
+        };
+        format!("has `{field}` {here}, where it would have no effect; write it {there}")
+    }
+
+    fn unknown(self, name: &str) -> String {
+        let found = format!("has the unknown field {}", shown(name));
+        let others = Section::ALL.map(Section::fields).concat();
+        match nearest(name, self.fields()).or_else(|| nearest(name, &others)) {
+            Some(near) => format!("{found}; write `{near}`?"),
+            None => format!("{found}; write one of {}", self.fields().join(", ")),
+        }
+    }
+}
 
 /// Whether the file with this root is of the reference service, not one of ours.
 pub(crate) fn is_of_this_kind(root: Node<'_>) -> bool {
@@ -42,7 +108,7 @@ pub(crate) fn is_of_this_kind(root: Node<'_>) -> bool {
 
 /// Reads the file with this root.
 pub(crate) fn read(root: Node<'_>, report: &mut Report<'_>) -> DomainForm {
-    vet(root, 0, report);
+    vet(root, Section::Top, 0, report);
     let fields = Fields::of(root);
     let mut place = report.place(root.line());
     let domain = fields.get("domain");
@@ -57,51 +123,53 @@ pub(crate) fn read(root: Node<'_>, report: &mut Report<'_>) -> DomainForm {
 /// How deep aliases may lead: deeper than any tree that is taken.
 const MOST_DEPTH: usize = 4 * MOST_LEVELS;
 
-/// Tells what is wrong wherever it stands, `depth` mappings down.
-fn vet(node: Node<'_>, depth: usize, report: &mut Report<'_>) {
+/// Reports the faults of a mapping and of those within it, `depth` mappings down.
+fn vet(node: Node<'_>, section: Section, depth: usize, report: &mut Report<'_>) {
     let Kind::Map(pairs) = node.kind() else {
         return;
     };
     if depth > MOST_DEPTH {
-        return; // told when the nodes are read
+        return; // reported when the nodes are read
     }
-    let mut said: Vec<(&str, u32)> = Vec::new();
+    let mut seen: Vec<(&str, u32)> = Vec::new();
     for (name, value) in pairs {
         let Some(text) = name.text() else {
             report.fault(name.line(), "has a field whose name is no text");
             continue;
         };
-        if let Some((_, line)) = said.iter().find(|(known, _)| *known == text) {
+        if let Some((_, line)) = seen.iter().find(|(known, _)| *known == text) {
             let message = format!("has `{text}` twice, the first on line {line}; keep one");
             report.fault(name.line(), message);
         }
-        if KNOWN.contains(&text) {
-            said.push((text, name.line()));
+        if section.has(text) {
+            seen.push((text, name.line()));
         } else if text != MERGE {
-            report.fault(name.line(), unknown(text));
+            report.fault(name.line(), section.misplaced(text));
         }
         if text != "metadata" {
-            vet_value(text, value, depth + 1, report);
+            vet_value(section, (text, value), depth + 1, report);
         }
     }
 }
 
-fn unknown(name: &str) -> String {
-    let found = format!("has the unknown field {}", shown(name));
-    match nearest(name, &KNOWN) {
-        Some(near) => format!("{found}; write `{near}`?"),
-        None => format!("{found}; write one of {}", KNOWN.join(", ")),
-    }
-}
-
-fn vet_value(field: &str, value: Node<'_>, depth: usize, report: &mut Report<'_>) {
+fn vet_value(
+    section: Section,
+    (field, value): (&str, Node<'_>),
+    depth: usize,
+    report: &mut Report<'_>,
+) {
+    let vet_below = |node, report: &mut Report<'_>| {
+        if let Some(below) = section.below(field) {
+            vet(node, below, depth, report);
+        }
+    };
     match value.kind() {
         Kind::Nothing => {}
-        Kind::Map(_) => vet(value, depth, report),
+        Kind::Map(_) => vet_below(value, report),
         Kind::List(items) => {
             for item in items {
                 match item.kind() {
-                    Kind::Map(_) => vet(item, depth, report),
+                    Kind::Map(_) => vet_below(item, report),
                     _ => {
                         let message = format!(
                             "has something other than a mapping in the list of `{field}`; write \
@@ -198,7 +266,12 @@ fn node(item: Node<'_>, level: usize, report: &mut Report<'_>) -> NodeForm {
 fn limit(node: Option<Node<'_>>, report: &mut Report<'_>) -> Option<LimitForm> {
     let node = node?;
     match node.kind() {
-        Kind::Nothing => return None,
+        Kind::Nothing => {
+            let message = "has nothing in a `rate_limit`, so that its descriptor is not limited; write `unit` and \
+                           `requests_per_unit`, or remove it";
+            report.doubt(node.line(), message);
+            return None;
+        }
         Kind::Map(_) => {}
         Kind::List(_) | Kind::Text(_) => {
             let message = "has no mapping for `rate_limit`; write `unit` and `requests_per_unit`";

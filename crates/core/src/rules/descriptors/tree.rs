@@ -46,6 +46,15 @@ pub(crate) struct Level {
     patterns: Vec<u32>,
 }
 
+impl Level {
+    /// Whether any node of it, or below, has a limit that counts.
+    pub(crate) fn limits(&self) -> bool {
+        let counts = |limited: &Limited| limited.quantity.is_some();
+        let limits = |node: &Node| node.limited.as_ref().is_some_and(counts) || node.below.limits();
+        self.nodes.iter().any(limits)
+    }
+}
+
 /// One node.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
