@@ -6,8 +6,8 @@ use super::methods;
 pub(super) fn check(text: &str) -> Result<(), String> {
     if is_regular_expression(text) {
         return Err(
-            "which is a regular expression; write `*` within a segment, /** for all below, and %2E* for names that \
-             begin with a dot"
+            "which is a regular expression; write `*` within a segment, /** for all below, and %2E* for a dot and \
+             any text"
                 .to_owned(),
         );
     }
@@ -21,6 +21,13 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         return Err(format!(
             "but every path begins with `/`; write /{}",
             text.escape_debug()
+        ));
+    }
+    if text.contains('/') && text.starts_with('*') && !text.starts_with("**/") {
+        let below = text.strip_prefix("*/").unwrap_or(text);
+        return Err(format!(
+            "but every path begins with `/`, which `*` does not match; write /**/{}",
+            below.escape_debug()
         ));
     }
     if text.contains(['?', '#']) {
@@ -101,6 +108,36 @@ mod tests {
             "^/api", "/api$", "/(a|b)", "/x/.*", "/x/.+", "/[0-9]*", r"/\d",
         ] {
             assert!(is_regular_expression(path), "{path}");
+        }
+    }
+
+    /// The text before the first `/` of a path is empty, so that no path matched such a pattern.
+    #[test]
+    fn a_pattern_with_segments_begins_with_a_slash_or_two_stars() {
+        for (text, cure) in [
+            ("*api/**", "/**/*api/**"),
+            ("*.php/x", "/**/*.php/x"),
+            ("*/admin/**", "/**/admin/**"),
+            ("**x/y", "/**/**x/y"),
+            ("login*", "/login*"),
+        ] {
+            let wrong = check(text).unwrap_err();
+            assert!(wrong.ends_with(&format!("write {cure}")), "{wrong}");
+            assert!(
+                wrong.starts_with("but every path begins with `/`"),
+                "{wrong}"
+            );
+        }
+        for path in [
+            "*",
+            "**",
+            "*.css",
+            "*bot*",
+            "**/admin/**",
+            "/*/admin",
+            "/robots%2E*",
+        ] {
+            assert_eq!(check(path), Ok(()), "{path}");
         }
     }
 
