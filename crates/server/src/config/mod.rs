@@ -152,6 +152,11 @@ pub(crate) enum BadConfig {
     /// Nothing where only something makes sense.
     #[error("{flag} is 0, which has no meaning; write 1 or more, or leave it out")]
     Zero { flag: &'static str },
+    /// A list of names with something in it that is none.
+    #[error(
+        "{flag} has `{found}`, which is no name; write whole names with commas between them, and no `*`"
+    )]
+    NoName { flag: &'static str, found: String },
     /// Too little for the tables alone.
     #[error("--memory-cap is below 16MiB, which a few thousand clients would fill; write more")]
     TooLittleMemory,

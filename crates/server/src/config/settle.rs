@@ -27,6 +27,7 @@ impl Layer {
     pub(crate) fn settle(self) -> Result<Settings, BadConfig> {
         let grpc_tls = self.grpc_tls()?;
         self.check_zeros()?;
+        let admin_hosts = names("--admin-host", self.admin_host.as_deref())?;
         let store = StoreChoice::of(self.store)?;
         let memory_cap = self.memory_cap.unwrap_or(Size(512 << 20));
         if memory_cap.0 < LEAST_MEMORY {
@@ -73,7 +74,7 @@ impl Layer {
             metrics: self.metrics.unwrap_or(Address::Off),
             metrics_path: self.metrics_path.unwrap_or_else(|| "/metrics".to_owned()),
             admin_token_file: self.admin_token_file,
-            admin_hosts: self.admin_host.unwrap_or_default(),
+            admin_hosts,
             shadow: self.shadow.unwrap_or(false),
             secret_file: self.secret_file,
             memory_cap,
@@ -128,10 +129,26 @@ impl Layer {
                 certificate: certificate.clone(),
                 key: key.clone(),
                 client_authorities: self.grpc_client_ca.clone(),
-                client_names: self.grpc_client_san.clone().unwrap_or_default(),
+                client_names: names("--grpc-client-san", self.grpc_client_san.as_deref())?,
             })),
         }
     }
+}
+
+/// The names that `flag` lists, without the blanks around commas. A name that nobody can have is an error: it would
+/// lock out whoever it is meant for.
+fn names(flag: &'static str, listed: Option<&[String]>) -> Result<Vec<String>, BadConfig> {
+    let listed = listed.unwrap_or_default().iter();
+    let name = |text: &String| {
+        let name = text.trim();
+        let is_wrong = |c: char| c.is_whitespace() || matches!(c, '*' | ',');
+        if name.is_empty() || name.contains(is_wrong) {
+            let found = name.escape_debug().to_string();
+            return Err(BadConfig::NoName { flag, found });
+        }
+        Ok(name.to_owned())
+    };
+    listed.map(name).collect()
 }
 
 /// How old a connection gets. The defaults are the reference service's: long enough

@@ -143,3 +143,24 @@ fn zero_is_no_number_of_connections_nodes_or_milliseconds() {
         assert!(message.is_some_and(|m| m.starts_with(&want)), "{name}");
     }
 }
+
+/// A client of the second name of `a, b` was denied, because its certificate has no ` b`.
+#[test]
+fn blanks_around_names_do_not_count_and_what_is_no_name_is_an_error() {
+    let tls = "grpc_cert: c\ngrpc_key: k\ngrpc_client_ca: a\n";
+    let settled = |names: &str| {
+        let text = format!("{tls}grpc_client_san: {names}\nadmin_host: {names}\n");
+        file(&text).unwrap().settle()
+    };
+    let settings = settled("[a.example, ' b.example ', 'spiffe://mesh/b']").unwrap();
+    let want = ["a.example", "b.example", "spiffe://mesh/b"];
+    assert_eq!(settings.admin_hosts, want);
+    assert_eq!(settings.grpc_tls.unwrap().client_names, want);
+    for bad in ["['']", "[a, ' ']", "['a b']", "['*.example']", "['a,b']"] {
+        let wrong = settled(bad).unwrap_err().to_string();
+        assert!(wrong.contains("which is no name; write"), "{wrong}");
+        let host = file(&format!("admin_host: {bad}\n")).unwrap().settle();
+        let wrong = host.unwrap_err().to_string();
+        assert!(wrong.starts_with("--admin-host has `"), "{wrong}");
+    }
+}

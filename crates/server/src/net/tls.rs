@@ -16,13 +16,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{CertificateError, RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{info, warn};
 
 use super::client_names::ClientNames;
+use super::occasional::OccasionalLine;
 
 /// How long a client may take to agree on a connection: many round trips even on a bad line.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
@@ -60,6 +61,7 @@ pub(crate) struct Tls {
     /// As the files looked before they were read for the first time.
     looked: [Look; 3],
     config: ArcSwap<ServerConfig>,
+    unknown_name: OccasionalLine,
 }
 
 impl Tls {
@@ -71,6 +73,7 @@ impl Tls {
             files,
             looked,
             config: ArcSwap::from_pointee(config),
+            unknown_name: OccasionalLine::new(),
         })
     }
 
@@ -81,7 +84,24 @@ impl Tls {
     {
         let acceptor = TlsAcceptor::from(self.config.load_full());
         let greeted = tokio::time::timeout(DEADLINE, acceptor.accept(io)).await;
-        greeted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+        let greeted = greeted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;
+        greeted.inspect_err(|error| self.log_unknown_name(error))
+    }
+
+    /// Logs that a genuine certificate was rejected for its names: more often a mistake in the settings than a stranger.
+    fn log_unknown_name(&self, error: &io::Error) {
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+        let of_names: rustls::Error = CertificateError::ApplicationVerificationFailure.into();
+        if cause == Some(&of_names)
+            && let Some(count) = self.unknown_name.count()
+        {
+            let wanted = self.files.client_names.join(", ");
+            warn!(
+                count,
+                wanted,
+                "client certificates rejected, they have none of the names in --grpc-client-san"
+            );
+        }
     }
 
     /// Follows the files for as long as anybody uses this.

@@ -64,6 +64,9 @@ fn usage_is_2_and_says_what_to_write() {
     ] {
         check(&[&["serve"], half].concat(), 2, "write both, or neither");
     }
+    for names in ["foo,,bar", "foo bar", "*.foo", ""] {
+        check(&["serve", "--admin-host", names], 2, "which is no name");
+    }
     check(&["serve", "--memory-cap", "1MiB"], 2, "below 16MiB");
     check(&["--version"], 0, "tidegate");
 }

@@ -125,12 +125,15 @@ async fn clients_are_known_by_their_certificates_and_names() {
     assert!(!is_let_in(&all, &with(&forged)).await);
     assert!(!is_let_in(&all, &connector(&authority, None)).await);
 
-    let names = ["--grpc-client-san", "envoy.example,spiffe://mesh/envoy"];
+    let names = ["--grpc-client-san", "envoy.example, spiffe://mesh/envoy"];
     let named = [&["--grpc-client-ca", text(&ca)], &names[..]].concat();
     let named = tls_server(&own, &named);
     assert!(is_let_in(&named, &with(&envoy)).await);
     assert!(is_let_in(&named, &with(&spiffe)).await);
     assert!(!is_let_in(&named, &with(&other)).await);
+    named.wait_log(|line| {
+        line["level"] == "WARN" && line["wanted"] == "envoy.example, spiffe://mesh/envoy"
+    });
     assert!(!is_let_in(&named, &with(&forged)).await);
     assert!(!is_let_in(&named, &connector(&authority, None)).await);
 }
