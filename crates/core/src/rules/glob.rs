@@ -1,17 +1,29 @@
 //! Patterns of text: `/api/*/users/**`, `*.css`, `bot-*`.
 //!
-//! In a pattern with a `/`, `*` stays within one segment and a segment `**` stands for any number of
-//! them, none included: `/a/**` also matches `/a`. In a pattern without a `/`, `*` stands for any
-//! text. Matching allocates nothing and steps back only to the last wildcard, so that no pattern
+//! In a pattern of paths with a `/`, `*` stays within one segment and a segment `**` stands for any number of
+//! them, none included: `/a/**` also matches `/a`. In every other pattern `*` stands for any text, and `**`
+//! for the same: a user agent has slashes and no segments. Matching allocates nothing and steps back only to the last wildcard, so that no pattern
 //! takes more than pattern times text.
 
 /// A pattern with at least one `*`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Glob(Box<str>);
+pub(crate) struct Glob {
+    pattern: Box<str>,
+    has_segments: bool,
+}
 
 impl Glob {
-    pub(crate) fn new(pattern: &str) -> Self {
-        Glob(pattern.into())
+    /// A pattern of values of the attribute `name`.
+    pub(crate) fn new(name: &str, pattern: &str) -> Self {
+        Glob {
+            pattern: pattern.into(),
+            has_segments: Self::is_by_segments(name) && pattern.contains('/'),
+        }
+    }
+
+    /// Whether the values of the attribute `name` are paths.
+    pub(crate) fn is_by_segments(name: &str) -> bool {
+        matches!(name, "path" | "raw_path")
     }
 
     pub(crate) fn is_glob(text: &str) -> bool {
@@ -25,24 +37,28 @@ impl Glob {
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.pattern
     }
 
     /// Whether matching is by segments.
     pub(crate) fn has_segments(&self) -> bool {
-        self.0.contains('/')
+        self.has_segments
     }
 
     /// Whether it matches everything there is.
     pub(crate) fn is_anything(&self) -> bool {
-        matches!(&*self.0, "*" | "**" | "/**" | "**/**")
+        if self.has_segments {
+            matches!(&*self.pattern, "/**" | "**/**")
+        } else {
+            self.pattern.bytes().all(|byte| byte == b'*')
+        }
     }
 
     pub(crate) fn matches(&self, text: &str) -> bool {
-        if self.has_segments() {
-            segments_match(&self.0, text)
+        if self.has_segments {
+            segments_match(&self.pattern, text)
         } else {
-            &*self.0 == "**" || segment_matches(&self.0, text)
+            segment_matches(&self.pattern, text)
         }
     }
 }
@@ -116,7 +132,12 @@ mod tests {
 
     #[track_caller]
     fn check(pattern: &str, matching: &[&str], others: &[&str]) {
-        let glob = Glob::new(pattern);
+        check_for("path", pattern, matching, others);
+    }
+
+    #[track_caller]
+    fn check_for(name: &str, pattern: &str, matching: &[&str], others: &[&str]) {
+        let glob = Glob::new(name, pattern);
         for text in matching {
             assert!(glob.matches(text), "{pattern} should match {text}");
         }
@@ -161,6 +182,18 @@ mod tests {
         check("*bot*", &["Mozilla/5.0 (bot/1.0)", "bot"], &["Mozilla/5.0"]);
         check("*.css", &["/static/site.css"], &["/static/site.css.map"]);
         check("**", &["", "a/b"], &[]);
+    }
+
+    /// `Mozilla/5.0*` matched no user agent that names a second product, which is every one.
+    #[test]
+    fn a_star_crosses_slashes_where_values_are_no_paths() {
+        let agent = "Mozilla/5.0 (X11; Linux) AppleWebKit/537.36 Chrome/126";
+        for pattern in ["Mozilla/5.0*", "Mozilla/*Chrome/**", "*/537.36 *", "**/126"] {
+            check_for("header.user-agent", pattern, &[agent], &["curl/8.0"]);
+        }
+        check_for("user", "a/*", &["a/b", "a/b/c", "a/"], &["a", "b/a/"]);
+        check_for("raw_path", "/a/*", &["/a/b"], &["/a/b/c"]);
+        assert!(Glob::new("user", "***").is_anything() && !Glob::new("user", "/**").is_anything());
     }
 
     #[test]

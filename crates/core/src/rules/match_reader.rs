@@ -140,7 +140,7 @@ fn patterns(name: &str, texts: &[(&str, u32)], report: &mut Report<'_>) -> Wante
             report.doubt(*line, format!("matches {name} {}, {doubt}", shown(text)));
         }
         match pattern(name, text) {
-            Ok(normal) if Glob::is_glob(text) => globs.push(Glob::new(&normal)),
+            Ok(normal) if Glob::is_glob(text) => globs.push(Glob::new(name, &normal)),
             Ok(normal) => literals.push(Box::from(&*normal)),
             Err(wrong) => {
                 report.fault(*line, format!("matches {name} {}, {wrong}", shown(text)));

@@ -21,7 +21,7 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     if text.trim() != text {
         return Err("which has white space at an end; remove it".to_owned());
     }
-    if Glob::is_ambiguous(text) {
+    if Glob::is_by_segments(name) && Glob::is_ambiguous(text) {
         return Err("in which `**` is not a whole segment; write `*` within a segment".to_owned());
     }
     match name {
@@ -37,24 +37,33 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
 pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
     match name {
         "path" => paths::doubt(text).map(str::to_owned),
-        "method" if finds_none(&normal_method(text), methods::all()) => Some(
+        "method" if finds_none(name, &normal_method(text), methods::all()) => Some(
             "which no registered method of HTTP matches; correct it unless callers send such a one"
                 .to_owned(),
         ),
-        PRIORITY if finds_none(text, Priority::ALL.map(Priority::name)) => Some(format!(
+        PRIORITY if finds_none(name, text, Priority::ALL.map(Priority::name)) => Some(format!(
             "which no priority matches; write one of {}",
             Priority::ALL.map(Priority::name).join(", ")
         )),
         _ if text.is_empty() => Some(format!(
             "which only an empty text is; write `not: {{ {name}: \"**\" }}` for requests without it"
         )),
+        _ if !Glob::is_by_segments(name) && has_path_wildcard(text) => Some(
+            "where `**` is any text and not any number of segments, so that /a/** does not match /a; write both in a list"
+                .to_owned(),
+        ),
         _ => None,
     }
 }
 
+/// Whether `**` is a segment of `text`, as in patterns of paths.
+fn has_path_wildcard(text: &str) -> bool {
+    text.contains('/') && text.split('/').any(|segment| segment == "**")
+}
+
 /// Whether `text` is a pattern that none of the known values matches.
-fn finds_none(text: &str, known: impl IntoIterator<Item = &'static str>) -> bool {
-    let glob = Glob::new(text);
+fn finds_none(name: &str, text: &str, known: impl IntoIterator<Item = &'static str>) -> bool {
+    let glob = Glob::new(name, text);
     Glob::is_glob(text) && !known.into_iter().any(|value| glob.matches(value))
 }
 
@@ -105,6 +114,10 @@ mod tests {
             ("priority", "Crit*", true),
             ("user", "", true),
             ("user", "ada", false),
+            ("header.x-uri", "/login/**", true),
+            ("header.x-uri", "/login*", false),
+            ("header.user-agent", "Mozilla/5.0**", false),
+            ("raw_path", "/login/**", false),
         ] {
             assert_eq!(doubt(name, text).is_some(), doubted, "{name} {text:?}");
         }

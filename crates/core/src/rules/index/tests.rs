@@ -88,6 +88,10 @@ fn other_attributes() {
         &Request::default().with("plan", "p7-x"),
     );
     check(
+        |i| format!("header.User-Agent: 'Bot-{i}/1.*'"),
+        &Request::default().with("header.user-agent", "Bot-7/1.0 (+https://bot.example)"),
+    );
+    check(
         |i| format!("header.X-{i}: a"),
         &Request::default().with("header.x-7", "a"),
     );
@@ -130,13 +134,16 @@ fn an_index_finds_all_that_a_scan_finds() {
         "/", "/a", "/a/", "/a/b", "/a/b/c", "/ab/b", "/ba/b", "/b", "/a/xbx/c", "/x/y", "b", "abc",
         "/a/b/c/b", "",
     ];
-    let set = rules(|i| format!("resource: ['{}', never-{i}]", patterns[i % patterns.len()]));
-    for path in paths {
-        let request = Request::default().with("resource", path);
-        let found = set.applying(&request, Purpose::Check).to_vec();
-        let all = (0_u32..)
-            .zip(set.rules())
-            .filter(|(_, rule)| rule.applies(&request));
-        assert_eq!(found, all.map(|(at, _)| at).collect::<Vec<_>>(), "{path}");
+    for name in ["resource", "raw_path"] {
+        let set = rules(|i| format!("{name}: ['{}', never-{i}]", patterns[i % patterns.len()]));
+        for path in paths {
+            let request = Request::default().with(name, path);
+            let found = set.applying(&request, Purpose::Check).to_vec();
+            let all = (0_u32..)
+                .zip(set.rules())
+                .filter(|(_, rule)| rule.applies(&request));
+            let all = all.map(|(at, _)| at).collect::<Vec<_>>();
+            assert_eq!(found, all, "{name} {path}");
+        }
     }
 }

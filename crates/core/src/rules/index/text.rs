@@ -11,9 +11,9 @@ use crate::rules::glob::Glob;
 #[derive(Clone, Debug, Default)]
 pub(super) struct TextIndex {
     literals: FxHashMap<Box<str>, Rules>,
-    /// Patterns with a `/`.
+    /// Patterns by segments.
     paths: Option<Box<Trie>>,
-    /// Patterns without one.
+    /// Patterns in which `*` is any text.
     wholes: AffixMap<Rules>,
 }
 
