@@ -50,11 +50,18 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
 }
 
 /// The same, and what depends on the time and on the keys file: entries of lists that have ended at `now`,
-/// and names of keys for which `is_listed` does not hold.
-pub fn lint_loaded(set: &RuleSet, now: Nanos, is_listed: impl Fn(&str) -> bool) -> Vec<Warning> {
+/// names of keys for which `is_listed` does not hold, and overrides for `sha256:HEX` where `name_of` has a name
+/// for that key.
+pub fn lint_loaded<'k>(
+    set: &RuleSet,
+    now: Nanos,
+    is_listed: impl Fn(&str) -> bool,
+    name_of: impl Fn(&str) -> Option<&'k str>,
+) -> Vec<Warning> {
     let mut warnings = lint(set);
     lists::check_ended(set, now, &mut warnings);
     keys::check(set, &is_listed, &mut warnings);
+    keys::check_digests(set, &name_of, &mut warnings);
     sort(set, &mut warnings);
     warnings
 }

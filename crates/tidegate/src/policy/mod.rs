@@ -153,7 +153,9 @@ impl Policy {
             _ => HashSet::new(),
         };
         let unread = self.keys.is_none() && self.rules.keys_file().is_some();
-        lint_loaded(&self.rules, now, |name| unread || listed.contains(name))
+        let is_listed = |name: &str| unread || listed.contains(name);
+        let keys = self.keys.as_deref();
+        lint_loaded(&self.rules, now, is_listed, |digest| keys?.name_of(digest))
     }
 
     /// Whether someone has said what is in force, be it nothing.
@@ -234,9 +236,12 @@ keys_file: keys.txt
 block: ['key:bobb', 'key:bob', { match: 192.0.2.1, until: 2020-01-01T00:00:00Z }]
 rules:
   - { name: own, by: api_key|ip, rate: 9/hour, overrides: { bobb: 1/hour, bob: 2/hour, 192.0.2.7: 3/hour } }
+  - { name: hex, by: api_key|ip, rate: 9/hour, overrides: { 'sha256:HEX0': 1/hour, 'sha256:HEX1': 2/hour } }
   - { name: only, match: { api_key: [bobb, bob, 'b*'] }, by: [api_key, ip], rate: 9/hour }
 ";
-        let lines = format!("sha256:{} free bob\n", "0".repeat(64));
+        let (named, unnamed) = ("0".repeat(64), "1".repeat(64));
+        let text = &text.replace("HEX0", &named).replace("HEX1", &unnamed);
+        let lines = format!("sha256:{named} free bob\nsha256:{unnamed} free\n");
         let keys = KeyTable::read("keys.txt", lines.as_bytes(), &["free"]).unwrap();
         let policy = Policy::parse(&[SourceFile { name: "r", text }]).unwrap();
         let lint = |policy: &Policy, secs| -> Vec<String> {
@@ -248,12 +253,18 @@ rules:
         let warned = lint(&policy.with_keys(keys), 1_600_000_000);
         let effect =
             "but no keys file lists a key of that name, so that it has no effect; correct the name";
+        let renamed =
+            "but the keys file lists that key under a name, so that it has no effect; write `bob`";
         let ended = "which has ended and has no effect; remove it, or write a later `until`";
         let want = [
             format!("r:4: has in `block` `192.0.2.1` (until 2020-01-01T00:00:00Z), {ended}"),
             format!("r:4: has in `block` `key:bobb`, {effect}"),
             format!("r:6: rule `own` overrides `bobb`, {effect}"),
-            format!("r:7: rule `only` matches api_key `bobb`, {effect}"),
+            format!(
+                "r:7: rule `hex` overrides `sha256:{}...`, {renamed}",
+                &named[..53]
+            ),
+            format!("r:8: rule `only` matches api_key `bobb`, {effect}"),
         ];
         assert_eq!(warned, want);
     }

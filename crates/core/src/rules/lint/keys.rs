@@ -21,6 +21,26 @@ pub(super) fn check(set: &RuleSet, is_listed: &impl Fn(&str) -> bool, warnings: 
     });
 }
 
+/// Warns of overrides for the digest of a key that has a name: its requests are counted under the name.
+pub(super) fn check_digests<'k>(
+    set: &RuleSet,
+    name_of: &impl Fn(&str) -> Option<&'k str>,
+    warnings: &mut Vec<Warning>,
+) {
+    for rule in set.rules().iter().filter(is_native) {
+        visit_overrides(rule, &mut |text, value| {
+            if let Some(name) = name_of(value) {
+                let (text, name) = (shown(text), shown(name));
+                let message = format!(
+                    "overrides {text}, but the keys file lists that key under a name, so that it has no effect; \
+                     write {name}"
+                );
+                warnings.push(super::warning(rule, message));
+            }
+        });
+    }
+}
+
 /// Every name of a key that rules and lists write.
 pub(in crate::rules) fn names(set: &RuleSet) -> Vec<String> {
     let mut names = Vec::new();
@@ -53,10 +73,13 @@ fn visit(set: &RuleSet, each: &mut impl FnMut(KeyUse<'_>)) {
             });
         }
     }
-    let native = |rule: &&Rule| rule.kind == RuleKind::Match;
-    for rule in set.rules().iter().filter(native) {
+    for rule in set.rules().iter().filter(is_native) {
         visit_rule(rule, each);
     }
+}
+
+fn is_native(rule: &&Rule) -> bool {
+    rule.kind == RuleKind::Match
 }
 
 fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
@@ -74,6 +97,20 @@ fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
             });
         }
     }
+    visit_overrides(rule, &mut |text, name| {
+        if name.starts_with("sha256:") || name.parse::<IpAddr>().is_ok() {
+            return;
+        }
+        let message = || format!("overrides {}, {UNLISTED}", shown(text));
+        each(KeyUse {
+            name,
+            warning: &|| super::warning(rule, message()),
+        });
+    });
+}
+
+/// Visits each override, and the value in it that stands for a key or for an address.
+fn visit_overrides(rule: &Rule, each: &mut impl FnMut(&str, &str)) {
     let By::All(places) = rule.by() else { return };
     let mut overrides: Vec<_> = rule.overrides.keys().collect();
     overrides.sort_unstable();
@@ -87,14 +124,9 @@ fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
                 && alternatives
                     .iter()
                     .all(|name| matches!(&**name, "api_key" | "ip"));
-            if !of_a_key || value.starts_with("sha256:") || value.parse::<IpAddr>().is_ok() {
-                continue;
+            if of_a_key {
+                each(text, value);
             }
-            let message = || format!("overrides {}, {UNLISTED}", shown(text));
-            each(KeyUse {
-                name: value,
-                warning: &|| super::warning(rule, message()),
-            });
         }
     }
 }

@@ -77,6 +77,13 @@ impl KeyTable {
         })
     }
 
+    /// The name under which the key with the digest `sha256:HEX` is listed, if it has one.
+    pub fn name_of(&self, digest: &str) -> Option<&str> {
+        let hex = digest.strip_prefix("sha256:")?.as_bytes();
+        let holder = self.get(&Digest::from_hex(hex.try_into().ok()?)?)?;
+        Some(holder.name).filter(|name| !name.is_empty())
+    }
+
     /// The names of all keys, in the order of the file; empty where the file does not say.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.records.iter().map(|record| {
