@@ -107,6 +107,8 @@ impl Live {
     /// Goes on watching where rules come from; what was there at first is in force already.
     pub(crate) fn start(service: &Arc<Service>, from: &RulesFrom) -> std::io::Result<Self> {
         let standing = Arc::<Mutex<Standing>>::default();
+        // One for both sources: what is in force comes from files and control plane together.
+        let costs = Arc::<ReloadCosts>::default();
         let follower = match &from.path {
             None => {
                 in_force(service, "rules", &mut locked(&standing));
@@ -116,13 +118,12 @@ impl Live {
                 let (telling, known) = (Arc::clone(service), Arc::clone(&standing));
                 let policy = Arc::clone(service.limiter.policy());
                 let left_out = LeftOut::of(path, from.pick);
-                // A control plane removes limits on purpose.
-                let dropped = from.xds.is_none().then(ReloadCosts::default);
+                let costs = Arc::clone(&costs);
                 let tell = move |news: News<'_>| {
                     tell(&telling, &known, news);
                     left_out.warn(news);
-                    if let (Some(dropped), News::Rules(State::Current)) = (&dropped, news) {
-                        dropped.warn(&telling);
+                    if let News::Rules(State::Current) = news {
+                        costs.warn(&telling);
                     }
                 };
                 Some(Follower::start(policy, path, tell)?)
@@ -131,7 +132,13 @@ impl Live {
         let plane = from.xds.clone();
         let following = plane.map(|plane| {
             let (telling, known) = (Arc::clone(service), Arc::clone(&standing));
-            let tell = move |news: xds::News<'_>| tell_xds(&telling, &known, news);
+            let tell = move |news: xds::News<'_>| {
+                let is_taken = matches!(news, xds::News::Taken { .. });
+                tell_xds(&telling, &known, news);
+                if is_taken {
+                    costs.warn(&telling);
+                }
+            };
             Following::start(plane, taking(service), Box::new(tell))
         });
         Ok(Live {

@@ -95,6 +95,13 @@ async fn what_a_control_plane_says_is_in_force_and_acknowledged() {
         200,
         "the state of the world is that there are no limits"
     );
+    let gone = "rules are no longer in force, their limits are gone";
+    let line = server.wait_log(|line| line["level"] == "WARN" && line["message"] == gone);
+    let rules = line["rules"].as_str().unwrap();
+    assert!(
+        rules.contains("shop.k") && rules.contains("other.k"),
+        "{rules}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
