@@ -102,7 +102,8 @@ fn primaries(nodes: &str) -> Vec<(String, u16)> {
         };
         let first: u32 = slots.split('-').next()?.parse().ok()?;
         let port = address.split('@').next()?.rsplit(':').next()?;
-        let serves = flags.contains("master") && !flags.contains("fail");
+        let failed = flags.split(',').any(|flag| flag.starts_with("fail"));
+        let serves = flags.contains("master") && !failed;
         serves.then_some((first, id.to_string(), port.parse().ok()?))
     });
     let mut found: Vec<_> = parsed.collect();

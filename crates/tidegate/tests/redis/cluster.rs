@@ -20,13 +20,13 @@ use crate::{charge, limit, on_runtime, set};
 /// Subjects enough that each primary has many.
 const SUBJECTS: std::ops::Range<u128> = 1..301;
 
-fn url_of(servers: &[&Server]) -> String {
+pub(crate) fn url_of(servers: &[&Server]) -> String {
     let hosts = servers.iter().map(|server| server.address().to_string());
     format!("redis+cluster://{}", hosts.collect::<Vec<_>>().join(","))
 }
 
 /// A node that has met every primary.
-async fn node(url: &str) -> Redis {
+pub(crate) async fn node(url: &str) -> Redis {
     let redis = Redis::open(&RedisConfig::new(url)).expect("an address");
     redis.ready().await;
     wait("every primary", async || {
@@ -42,7 +42,7 @@ async fn node(url: &str) -> Redis {
 }
 
 /// Asks until there is an answer; panics after a minute.
-async fn wait<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn wait<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(answer) = ask().await {
@@ -60,16 +60,16 @@ fn beat(node: u64) -> Beat {
     }
 }
 
-fn part_of(redis: &Redis, subject: u128) -> PartId {
+pub(crate) fn part_of(redis: &Redis, subject: u128) -> PartId {
     redis.part_of(Fingerprint::new(subject))
 }
 
-fn store_of(redis: &Redis, subject: u128) -> RedisStore {
+pub(crate) fn store_of(redis: &Redis, subject: u128) -> RedisStore {
     let part = redis.part(part_of(redis, subject));
     part.expect("a part")
 }
 
-fn slot_of(redis: &Redis, subject: u128) -> u16 {
+pub(crate) fn slot_of(redis: &Redis, subject: u128) -> u16 {
     let slot = store_of(redis, subject).slot(Fingerprint::new(subject));
     slot.expect("a slot of the part").0
 }

@@ -3,6 +3,7 @@
 //! What needs the time moved is proven beside the scripts, in `src/stores/redis`.
 
 mod cluster;
+mod cluster_rollback;
 mod concurrent;
 mod described;
 mod durable;

@@ -19,8 +19,10 @@ pub(super) struct Memo {
     pub(super) acknowledged: Mutex<Acknowledged>,
     /// The run that replied to the last heartbeat. 0 if none did.
     met: AtomicU64,
-    /// Where this node last signed in, if the server is of a cluster: the slot, and the key in it.
-    pub(super) signed_in: Mutex<Option<(Slot, Vec<u8>)>>,
+    /// Since when data is whole, if that is later than the epoch says.
+    since: AtomicU64,
+    /// The hash slot in which this node last signed in, if the server is of a cluster.
+    pub(super) signed_in: Mutex<Option<Slot>>,
 }
 
 impl Default for Memo {
@@ -31,6 +33,7 @@ impl Default for Memo {
             epoch: AtomicU64::new(0),
             acknowledged: Mutex::default(),
             met: AtomicU64::new(0),
+            since: AtomicU64::new(0),
             signed_in: Mutex::default(),
         }
     }
@@ -58,6 +61,21 @@ impl Memo {
         self.epoch.store(epoch, Ordering::Relaxed);
     }
 
+    /// That of another server to which data was moved.
+    pub(super) fn of_moved_data(&self) -> Memo {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        Memo {
+            epoch: AtomicU64::new(epoch),
+            since: AtomicU64::new(self.raised_since().get()),
+            ..Memo::default()
+        }
+    }
+
+    /// Nothing is known to be written from then on.
+    pub(super) fn acknowledged_until(&self) -> Nanos {
+        Nanos::from_millis(self.acknowledged.lock().millis().saturating_add(1))
+    }
+
     /// This run replied to a heartbeat at `at`, and calls itself `name`.
     pub(super) fn note_heartbeat(&self, run: u64, name: &[u8], at: Nanos) {
         self.acknowledged.lock().note_heartbeat(name, at);
@@ -73,12 +91,22 @@ impl Memo {
 
     /// What was charged before this may have been refunded or settled, and the store does not know of it any more.
     pub(super) fn data_since(&self) -> Nanos {
+        let raised = self.raised_since();
         let since = Nanos::from_millis(self.epoch.load(Ordering::Relaxed) >> RANDOM_BITS);
         // Earlier versions drew all bits.
         if since > self.last_seen().plus(Nanos::from_secs(86_400)) {
-            return Nanos::ZERO;
+            return raised;
         }
-        since
+        since.max(raised)
+    }
+
+    pub(super) fn raised_since(&self) -> Nanos {
+        Nanos::new(self.since.load(Ordering::Relaxed))
+    }
+
+    /// Some of the data is whole only since then.
+    pub(super) fn raise_since(&self, since: Nanos) {
+        self.since.fetch_max(since.get(), Ordering::Relaxed);
     }
 }
 

@@ -11,7 +11,7 @@
 //! | `tg:{SUBJECT}e:RULE` | estimates that wait to be settled |
 //! | `tg:ctl:secret` | the deployment secret, or how to tell it; it stays |
 //! | `tg:ctl:nodes` | the register of nodes; it stays |
-//! | `tg:ctl:{TAG}:nodes:ID` | the same for each primary of a cluster, in a slot it serves |
+//! | `tg:ctl:{TAG}:nodes` | the same for each primary of a cluster, in a slot it serves |
 //!
 //! All counters of a subject are in one slot of a cluster, and no call touches two slots.
 //! A script answers with what it found and the time; the figures follow from that here.

@@ -3,8 +3,8 @@
 //! A life ends when counts may have been lost: the server runs anew, another took over, or its data
 //! is gone. The first two show when a connection is made (`run`), the last by the epoch in the
 //! register of nodes, which is drawn anew when the register is gone, or older than what a node knows to have been
-//! written. Each primary of a cluster has a register of its own; when its slot moves, nodes sign in at
-//! another and bring the epoch along.
+//! written. Each primary of a cluster has a register of its own, in one of its hash slots: a replica that takes over has
+//! it too. When that hash slot moves, nodes sign in at another one and bring the epoch along.
 
 use redis::Value;
 use tidegate_core::store::{
@@ -58,16 +58,18 @@ impl Probe for RedisStore {
             seeded: beat.seeded.map_or_else(String::new, |life| hex(life.0)),
             known_millis: known.millis().to_string(),
             known_run: known.run,
+            known_since: self.memo.raised_since().millis_up().to_string(),
         };
         let began = std::time::Instant::now();
         let (answer, run) = match &self.way {
-            Way::Straight(link) => sign.leave(link, NODES.to_vec(), draw_epoch(), b"").await,
+            Way::Straight(link) => sign.leave(link, &Register::alone()).await,
             Way::Branch(branch) => self.sign_in(branch, &sign).await,
         };
         let waited = Nanos::from(began.elapsed());
         let value = answer.map_err(|fault| fault.into_store_error(scripts::BEAT.name, waited))?;
         let told = Told::read(&value).ok_or_else(|| refused(scripts::BEAT, Nonsense::Shape))?;
         self.memo.note_epoch(told.epoch);
+        self.memo.raise_since(told.since);
         self.memo.note_heartbeat(run, &told.run, told.at);
         Ok(Vitals {
             life: life(run, told.epoch),
@@ -99,30 +101,59 @@ impl RedisStore {
     async fn sign_in(&self, branch: &Branch, sign: &Sign) -> (Result<Value, Fault>, u64) {
         let mut leaving = Vec::new();
         loop {
-            let Some(register) = branch.register(&leaving) else {
+            let Some(found) = branch.register(&leaving) else {
                 return (Err(Fault::not_served()), 0);
             };
-            let before = self.memo.signed_in.lock().clone();
-            let before = before.filter(|(slot, _)| *slot == register.slot);
-            // Where nobody has signed in because slots have moved, nothing was lost.
-            let epoch = match (&before, self.memo.epoch()) {
-                (None, Some(known)) => known,
-                _ => draw_epoch(),
+            let known = self.memo.epoch();
+            let signed_in = *self.memo.signed_in.lock();
+            let register = Register {
+                key: found.key(),
+                // Where nobody has signed in because hash slots have moved, nothing was lost.
+                new_epoch: known
+                    .filter(|_| signed_in != Some(found.slot))
+                    .unwrap_or_else(draw_epoch),
+                known_epoch: known.map_or_else(String::new, hex),
+                primary: found.id,
+                stays: STAYS,
             };
-            let key = before.map_or_else(|| register.key(), |(_, key)| key);
-            let link = &register.seat.link;
-            let (answer, run) = sign.leave(link, key.clone(), epoch, STAYS).await;
+            let (answer, run) = sign.leave(&found.seat.link, &register).await;
             match &answer {
-                Ok(_) => *self.memo.signed_in.lock() = Some((register.slot, key)),
+                Ok(_) => *self.memo.signed_in.lock() = Some(found.slot),
                 Err(fault) => {
-                    branch.heed(fault, &register.seat);
-                    leaving.push(register.slot);
+                    branch.heed(fault, &found.seat);
+                    leaving.push(found.slot);
                     if fault.redirect().is_some() && leaving.len() < MOST_TRIES {
                         continue;
                     }
                 }
             }
             return (answer, run);
+        }
+    }
+}
+
+/// The register of a server, and what this node knows of it.
+struct Register {
+    key: Vec<u8>,
+    /// The epoch of a register that is not there.
+    new_epoch: u64,
+    /// Empty if it is not known, or the server is alone.
+    known_epoch: String,
+    /// The server's id in its cluster. Empty if it is alone.
+    primary: String,
+    /// How long it stays without a heartbeat, in milliseconds. Empty for ever.
+    stays: &'static [u8],
+}
+
+impl Register {
+    /// That of a server that is alone.
+    fn alone() -> Self {
+        Register {
+            key: NODES.to_vec(),
+            new_epoch: draw_epoch(),
+            known_epoch: String::new(),
+            primary: String::new(),
+            stays: b"",
         }
     }
 }
@@ -134,29 +165,28 @@ struct Sign {
     /// What was acknowledged last, and by which run.
     known_run: Vec<u8>,
     known_millis: String,
+    /// Since when data is whole, if that is later than its epoch.
+    known_since: String,
 }
 
 impl Sign {
     /// Leaves it in a register; and tells the run of the server.
-    async fn leave(
-        &self,
-        link: &Link,
-        register: Vec<u8>,
-        epoch: u64,
-        stays: &[u8],
-    ) -> (Result<Value, Fault>, u64) {
-        let epoch = hex(epoch);
+    async fn leave(&self, link: &Link, register: &Register) -> (Result<Value, Fault>, u64) {
+        let epoch = hex(register.new_epoch);
         let call = Call {
             script: scripts::BEAT,
-            keys: &[register],
+            keys: std::slice::from_ref(&register.key),
             arguments: vec![
                 self.node.as_bytes(),
                 self.seeded.as_bytes(),
                 epoch.as_bytes(),
                 LASTS,
-                stays,
+                register.stays,
                 &self.known_run,
                 self.known_millis.as_bytes(),
+                register.known_epoch.as_bytes(),
+                register.primary.as_bytes(),
+                self.known_since.as_bytes(),
             ],
         };
         link.send(Errand::Script(&call), Entry::Plain).await
@@ -203,6 +233,7 @@ struct Told {
     epoch: u64,
     /// The run of the server, as the script names it.
     run: Vec<u8>,
+    since: Nanos,
     beats: Vec<Beat>,
 }
 
@@ -211,7 +242,7 @@ impl Told {
         let Value::Array(values) = value else {
             return None;
         };
-        let [secs, micros, epoch, run, beats @ ..] = values.as_slice() else {
+        let [secs, micros, epoch, run, since, beats @ ..] = values.as_slice() else {
             return None;
         };
         let decimal = |value| text(value)?.parse::<u64>().ok();
@@ -226,6 +257,7 @@ impl Told {
             at: at.plus(Nanos::new(decimal(micros)?.saturating_mul(1_000))),
             epoch: number(epoch)?,
             run: text(run)?.into(),
+            since: Nanos::from_millis(decimal(since)?),
             beats: beats.chunks_exact(2).filter_map(beat).collect(),
         })
     }

@@ -39,13 +39,13 @@ pub(in crate::stores::redis) struct Register {
 impl Register {
     /// The key, in its slot.
     pub(in crate::stores::redis) fn key(&self) -> Vec<u8> {
-        register_key(self.slot, &self.id)
+        register_key(self.slot)
     }
 }
 
-/// The register of the primary that is named `id`, in `slot`.
-pub(super) fn register_key(slot: Slot, id: &str) -> Vec<u8> {
-    format!("tg:ctl:{{{}}}:nodes:{id}", tag_for(slot)).into_bytes()
+/// The register that is in `slot`.
+pub(super) fn register_key(slot: Slot) -> Vec<u8> {
+    format!("tg:ctl:{{{}}}:nodes", tag_for(slot)).into_bytes()
 }
 
 impl Branch {

@@ -51,7 +51,7 @@ fn laid_out(map: &SlotMap, access: &Access, silent: Vec<(String, Fault)>) -> Lay
         let share = Share {
             tag: Some(tag_for(slot)),
             slots: map.count(Some(turn)),
-            register: register_key(slot, &primary.id),
+            register: register_key(slot),
             has_secret: secret == Some(turn),
         };
         Some(Site {

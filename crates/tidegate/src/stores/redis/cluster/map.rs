@@ -115,15 +115,14 @@ impl SlotMap {
     }
 
     /// The slot in which the nodes of a primary sign in, but for those in `without`: the highest of
-    /// its slots by a hash of slot and id. Nodes that have the same map choose the same, and one slot
-    /// that comes or goes is rarely the chosen one.
+    /// its slots by a hash. Nodes that have the same map choose the same, and go on with it when a replica takes over. One
+    /// slot that comes or goes is rarely the chosen one.
     pub(super) fn register_slot(&self, primary: usize, without: &[Slot]) -> Option<Slot> {
-        let part = self.primaries.get(primary)?.part.0;
         let owners = (0..SLOTS).zip(&self.owners);
         let own = owners.filter(|(_, owner)| usize::from(**owner) == primary);
         let own = own.map(|(slot, _)| Slot(slot));
         own.filter(|slot| !without.contains(slot))
-            .max_by_key(|slot| mix(part ^ mix(u64::from(slot.0))))
+            .max_by_key(|slot| mix(u64::from(slot.0)))
     }
 }
 

@@ -3,11 +3,13 @@
 //! Keeps the map that `survey` asks for, and one link per primary, made and dropped as primaries come
 //! and go. A redirect is followed for the call that met it, because then nothing was done; a server that
 //! says that a slot has moved changes the map at once. Each primary is a part of its own, known by its
-//! name in the cluster: a replica that takes over is another part. Knows nothing of counters.
+//! name in the cluster: a replica that takes over is another part, and takes over what is known of the data. Knows
+//! nothing of counters.
 
 mod branch;
 pub(super) mod census;
 mod map;
+mod slot_memos;
 mod slots;
 mod survey;
 
@@ -15,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use redis::{Cmd, Value};
 use tidegate_core::store::{PartId, Slot, Unacknowledged};
 use tokio::sync::Notify;
@@ -23,6 +26,7 @@ pub(super) use self::branch::Branch;
 pub(super) use self::slots::slot_of_subject;
 
 use self::map::{SlotMap, place_of};
+use self::slot_memos::SlotMemos;
 use self::slots::slot_of;
 use super::access::{Access, Place};
 use super::fault::Fault;
@@ -39,6 +43,7 @@ const NOWHERE: PartId = PartId(0);
 pub(super) struct Cluster {
     /// Nothing until the map is first told.
     view: ArcSwapOption<View>,
+    memos: Mutex<SlotMemos>,
     seeds: Vec<Place>,
     access: Access,
     config: RedisConfig,
@@ -62,7 +67,7 @@ pub(super) struct Seat {
     part: PartId,
     place: Place,
     pub(super) link: Link,
-    /// Outlives a change of address.
+    /// Outlives a change of address, and a failover.
     pub(super) memo: Arc<Memo>,
 }
 
@@ -90,6 +95,7 @@ impl Cluster {
     ) -> Cluster {
         Cluster {
             view: ArcSwapOption::empty(),
+            memos: Mutex::default(),
             seeds,
             access,
             config: config.clone(),
@@ -199,14 +205,21 @@ impl Cluster {
     fn note_moved(&self, slot: Slot, place: &Place) {
         self.view.rcu(|view| {
             let view = view.as_ref()?;
-            let owner = view.map.owner(slot).map(|owner| &view.seats[owner].place);
-            let moved = (owner != Some(place)).then(|| view.map.moved(slot, place));
+            let seat = |map: &SlotMap| map.owner(slot).map(|owner| &view.seats[owner]);
+            let owner = seat(&view.map);
+            let moved =
+                (owner.map(|seat| &seat.place) != Some(place)).then(|| view.map.moved(slot, place));
             Some(match moved.flatten() {
                 None => Arc::clone(view),
-                Some(map) => Arc::new(View {
-                    map,
-                    seats: Arc::clone(&view.seats),
-                }),
+                Some(map) => {
+                    if let (Some(from), Some(to)) = (owner, seat(&map)) {
+                        to.memo.raise_since(from.memo.data_since());
+                    }
+                    Arc::new(View {
+                        map,
+                        seats: Arc::clone(&view.seats),
+                    })
+                }
             })
         });
     }

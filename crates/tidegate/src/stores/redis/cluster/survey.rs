@@ -20,6 +20,7 @@ use crate::stores::redis::access::{Access, Place};
 use crate::stores::redis::fault::Fault;
 use crate::stores::redis::lane::jittered;
 use crate::stores::redis::link::{Errand, Link, RedisConfig};
+use crate::stores::redis::memo::Memo;
 use crate::stores::redis::redirect::Entry;
 use crate::stores::redis::route::Route;
 
@@ -164,7 +165,13 @@ impl Cluster {
             return Found::Same;
         }
         let known = view.as_ref().map_or(&[][..], |view| &view.seats[..]);
-        let seats = map.primaries.iter().map(|now| self.seat_at(now, known));
+        let before = |part| known.iter().find(|seat| seat.part == part);
+        let memos = self
+            .memos
+            .lock()
+            .take_over(&map, |part| before(part).map(|seat| &seat.memo));
+        let primaries = map.primaries.iter().zip(memos);
+        let seats = primaries.map(|(now, memo)| self.seat_at(now, before(now.part), memo));
         match seats.collect() {
             Ok(seats) => {
                 self.view.store(Some(Arc::new(View { map, seats })));
@@ -177,8 +184,12 @@ impl Cluster {
         }
     }
 
-    fn seat_at(&self, now: &Primary, known: &[Arc<Seat>]) -> Result<Arc<Seat>, Fault> {
-        let before = known.iter().find(|seat| seat.part == now.part);
+    fn seat_at(
+        &self,
+        now: &Primary,
+        before: Option<&Arc<Seat>>,
+        memo: Arc<Memo>,
+    ) -> Result<Arc<Seat>, Fault> {
         if let Some(seat) = before.filter(|seat| seat.place == now.place) {
             return Ok(Arc::clone(seat));
         }
@@ -191,7 +202,7 @@ impl Cluster {
             part: now.part,
             place: now.place.clone(),
             link,
-            memo: before.map_or_else(Arc::default, |seat| Arc::clone(&seat.memo)),
+            memo,
         }))
     }
 }

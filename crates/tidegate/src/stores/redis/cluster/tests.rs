@@ -4,6 +4,7 @@ use std::future::Future;
 
 use super::survey::Found;
 use super::*;
+use tidegate_core::units::Nanos;
 
 fn on_runtime(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -88,6 +89,19 @@ fn whoever_is_not_known_is_asked_about() {
     });
 }
 
+#[test]
+fn a_slot_that_has_moved_is_whole_since_the_later_loss() {
+    on_runtime(async {
+        let cluster = cluster(map(&[("a", 1), ("b", 2)]));
+        let [a, b] = [0, 16_000].map(|slot| cluster.seat_of(Slot(slot)).unwrap());
+        a.memo.note_epoch(9_000 << 20 | 1);
+        b.memo.note_epoch(7_000 << 20 | 2);
+        cluster.led(&redirect(7, ":2", Entry::Plain), &a).unwrap();
+        assert_eq!(b.memo.data_since(), Nanos::from_millis(9_000));
+        assert_eq!(b.memo.epoch(), Some(7_000 << 20 | 2));
+    });
+}
+
 /// A part is its name: handles to it must find it at its new address, with what is known of it.
 #[test]
 fn a_primary_at_another_address_is_the_same_part() {
@@ -100,11 +114,11 @@ fn a_primary_at_another_address_is_the_same_part() {
         let moved = cluster.seat(a.part).unwrap();
         assert!(!Arc::ptr_eq(&moved, &a) && moved.memo.epoch() == Some(5));
         assert!(Arc::ptr_eq(&cluster.seat(b.part).unwrap(), &b));
-        // Another takes over: another part, which knows nothing yet.
+        // A replica takes over: another part, with what is known of the data.
         assert_eq!(cluster.adopt(map(&[("c", 9), ("b", 2)])), Found::New);
         assert!(cluster.seat(a.part).is_none());
         let new = cluster.seat_of(Slot(0)).unwrap();
-        assert!(new.part != a.part && new.memo.epoch().is_none());
+        assert!(new.part != a.part && Arc::ptr_eq(&new.memo, &a.memo));
         let mut parts = vec![new.part, b.part];
         parts.sort();
         let mut ids = cluster.ids();

@@ -1,0 +1,218 @@
+//! Receipts through failovers, rollbacks and moves of hash slots: none is refunded twice, and none lapses where nothing
+//! was lost.
+
+use std::sync::Arc;
+
+use tidegate::stores::redis::Redis;
+use tidegate_core::algorithms::{Algorithm, Limit};
+use tidegate_core::store::{Beat, NodeId, Outcome, Parts, Probe, Refund, Refunded, Store};
+use tidegate_core::subject::RuleName;
+use tidegate_core::units::Nanos;
+use tidegate_parts::{Cluster, Server};
+
+use crate::cluster::{node, part_of, slot_of, store_of, url_of, wait};
+use crate::{charge, eventually, info, limit, on_runtime, set};
+
+const LASTS: Nanos = Nanos::from_secs(600);
+/// Hash slots of the first primary that are moved to the second.
+const MOVED_SLOTS: u16 = 1_000;
+
+/// A cluster in which nobody takes over by itself, and a subject of its first primary.
+struct Receipts {
+    cluster: Cluster,
+    subject: u128,
+    rule: RuleName,
+    limit: Limit,
+}
+
+impl Receipts {
+    async fn new() -> Self {
+        let cluster = Cluster::start();
+        for server in &cluster.servers {
+            for (name, value) in [
+                ("cluster-replica-no-failover", "yes"),
+                ("cluster-require-full-coverage", "no"),
+            ] {
+                assert_eq!(server.ask(&["CONFIG", "SET", name, value]), "OK");
+            }
+        }
+        let mut receipts = Receipts {
+            cluster,
+            subject: 0,
+            rule: RuleName::new("api"),
+            limit: limit(Algorithm::FixedWindow, 1_000),
+        };
+        let node = receipts.node().await;
+        let mut subjects = (1..2_000).filter(|subject| slot_of(&node, *subject) < MOVED_SLOTS);
+        receipts.subject = subjects.next().expect("a subject of the first primary");
+        receipts
+    }
+
+    async fn node(&self) -> Redis {
+        node(&url_of(&self.cluster.servers.iter().collect::<Vec<_>>())).await
+    }
+
+    async fn charge(&self, node: &Redis) -> Outcome {
+        let set = set([charge(self.subject, &self.rule, 0, &self.limit)]);
+        let outcome = store_of(node, self.subject).charge(&set).await;
+        outcome.expect("an outcome")
+    }
+
+    async fn refund(&self, node: &Redis, id: u128, made: &Outcome) -> Refunded {
+        let refund = Refund {
+            id,
+            charged: made.at,
+            until: made.at.plus(LASTS),
+            set: set([charge(self.subject, &self.rule, 0, &self.limit)]),
+        };
+        let store = store_of(node, self.subject);
+        store.refund(&refund).await.expect("a result")
+    }
+
+    fn place(&self, port: u16) -> usize {
+        let mut servers = self.cluster.servers.iter();
+        let place = servers.position(|server| server.port() == port);
+        place.expect("a server")
+    }
+
+    /// The first primary, by its place.
+    fn primary(&self) -> usize {
+        self.place(self.cluster.primaries()[0].1)
+    }
+
+    /// The replica of a primary.
+    fn replica(&self, primary: usize) -> usize {
+        let port = format!("master_port:{}\r", self.cluster.servers[primary].port());
+        let follows = |server: &Server| server.ask(&["INFO", "replication"]).contains(port.trim());
+        let mut servers = self.cluster.servers.iter();
+        servers.position(follows).expect("a replica")
+    }
+
+    /// Waits until the replica has all that was written so far.
+    async fn replicate(&self, primary: usize, replica: usize) {
+        let [primary, replica] = [primary, replica].map(|place| &self.cluster.servers[place]);
+        let written = info(primary, "replication", "master_repl_offset");
+        eventually("the replica", async || {
+            info(replica, "replication", "slave_repl_offset") >= written
+        })
+        .await;
+    }
+
+    /// Makes `server` a primary without asking the others, and waits until `node` has met it.
+    async fn promote(&self, server: usize, node: &Redis) {
+        let before = part_of(node, self.subject);
+        let promoted = self.cluster.servers[server].ask(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+        assert_eq!(promoted, "OK");
+        eventually("a new primary", async || {
+            part_of(node, self.subject) != before && self.try_beat(node).await
+        })
+        .await;
+    }
+
+    /// A heartbeat in a later millisecond than all that was done before.
+    async fn beat(&self, node: &Redis) {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        eventually("a heartbeat", async || self.try_beat(node).await).await;
+    }
+
+    async fn try_beat(&self, node: &Redis) -> bool {
+        let beat = Beat {
+            node: NodeId(1),
+            seeded: None,
+        };
+        let Some(store) = node.part(part_of(node, self.subject)) else {
+            return false;
+        };
+        store.beat(beat).await.is_ok()
+    }
+}
+
+#[test]
+fn a_failover_that_loses_nothing_keeps_receipts() {
+    on_runtime(async {
+        let receipts = Receipts::new().await;
+        let node = receipts.node().await;
+        let made = receipts.charge(&node).await;
+        let second = receipts.charge(&node).await;
+        receipts.beat(&node).await;
+        let primary = receipts.primary();
+        let replica = receipts.replica(primary);
+        receipts.replicate(primary, replica).await;
+        receipts.promote(replica, &node).await;
+        assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Done);
+        assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Already);
+        let newcomer = receipts.node().await;
+        assert_eq!(receipts.refund(&newcomer, 2, &second).await, Refunded::Done);
+    });
+}
+
+/// The former primary has the charge and not the refund.
+#[test]
+fn a_former_primary_that_takes_over_again_refunds_nothing_twice() {
+    on_runtime(async {
+        let mut receipts = Receipts::new().await;
+        let node = receipts.node().await;
+        let made = receipts.charge(&node).await;
+        receipts.beat(&node).await;
+        let former = receipts.primary();
+        let replica = receipts.replica(former);
+        receipts.replicate(former, replica).await;
+
+        receipts.cluster.servers[former].freeze();
+        receipts.promote(replica, &node).await;
+        assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Done);
+        receipts.beat(&node).await;
+        receipts.cluster.servers[replica].kill();
+        receipts.cluster.servers[former].thaw();
+        let role = || receipts.cluster.servers[former].ask(&["ROLE"]);
+        wait("a replica", async || {
+            role().starts_with("slave").then_some(())
+        })
+        .await;
+        receipts.promote(former, &node).await;
+        assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Lapsed);
+        let after = receipts.charge(&node).await;
+        assert_eq!(receipts.refund(&node, 2, &after).await, Refunded::Done);
+    });
+}
+
+/// Hash slots that move bring along since when their data is whole, also for nodes that start later.
+#[test]
+fn hash_slots_that_move_after_a_rollback_refund_nothing_twice() {
+    on_runtime(async {
+        let mut receipts = Receipts::new().await;
+        let node = receipts.node().await;
+        let made = receipts.charge(&node).await;
+        let primary = receipts.primary();
+        receipts.beat(&node).await;
+        let server = &mut receipts.cluster.servers[primary];
+        assert_eq!(server.ask(&["SAVE"]), "OK");
+        assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Done);
+        receipts.beat(&node).await;
+        let server = &mut receipts.cluster.servers[primary];
+        server.kill();
+        server.restart();
+        receipts.beat(&node).await;
+        assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Lapsed);
+        let after = receipts.charge(&node).await;
+        let second = receipts.charge(&node).await;
+
+        let before = part_of(&node, receipts.subject);
+        let receipts = Arc::new(receipts);
+        let moving = Arc::clone(&receipts);
+        let moved = tokio::task::spawn_blocking(move || {
+            moving.cluster.move_slots(u32::from(MOVED_SLOTS));
+        });
+        moved.await.expect("moved");
+        eventually("the new map", async || {
+            part_of(&node, receipts.subject) != before
+        })
+        .await;
+        receipts.beat(&node).await;
+        let newcomer = receipts.node().await;
+        for (node, id, live) in [(&node, 2, &after), (&newcomer, 3, &second)] {
+            assert_eq!(receipts.refund(node, 1, &made).await, Refunded::Lapsed);
+            assert_eq!(receipts.refund(node, id, live).await, Refunded::Done);
+        }
+    });
+}
