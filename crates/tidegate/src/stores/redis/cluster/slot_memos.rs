@@ -2,7 +2,8 @@
 //!
 //! A replica that takes over continues with what is known of the primary before it: its heartbeats show whether data is
 //! lost, see `acknowledged`. A hash slot that moves to another primary loses nothing, but the data of that primary is
-//! then whole only since the later of both moments.
+//! then whole only since the later of both moments. If the primary before it cannot be reached, nothing was moved: its data
+//! is lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +23,13 @@ pub(super) struct SlotMemos {
 }
 
 impl SlotMemos {
-    /// The memos of the primaries of a new map. `before` has those of the primaries of the last one.
+    /// The memos of the primaries of a new map. `before` has those of the primaries of the last one, and `is_connected` says
+    /// which of these can be reached.
     pub(super) fn take_over<'a>(
         &mut self,
         map: &SlotMap,
         before: impl Fn(PartId) -> Option<&'a Arc<Memo>>,
+        is_connected: impl Fn(&Arc<Memo>) -> bool,
     ) -> Vec<Arc<Memo>> {
         let kept: Vec<_> = map.primaries.iter().map(|now| before(now.part)).collect();
         let serves = |memo: &Arc<Memo>| kept.iter().flatten().any(|kept| Arc::ptr_eq(kept, memo));
@@ -54,8 +57,9 @@ impl SlotMemos {
                     continue;
                 }
                 memo.raise_since(source.data_since());
-                // Two shards became one, or one became two. Heartbeats of the second show nothing here.
-                if kept.is_none() && !serves(source) {
+                // Two shards became one, or one became two: heartbeats of the second show nothing here.
+                let is_split = kept.is_none() && !serves(source);
+                if is_split || !is_connected(source) {
                     memo.raise_since(source.acknowledged_until());
                 }
             }

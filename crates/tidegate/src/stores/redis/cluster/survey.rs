@@ -166,10 +166,13 @@ impl Cluster {
         }
         let known = view.as_ref().map_or(&[][..], |view| &view.seats[..]);
         let before = |part| known.iter().find(|seat| seat.part == part);
-        let memos = self
-            .memos
-            .lock()
-            .take_over(&map, |part| before(part).map(|seat| &seat.memo));
+        let is_connected = |memo: &Arc<Memo>| {
+            let mut seats = known.iter().filter(|seat| seat.link.stands());
+            seats.any(|seat| Arc::ptr_eq(&seat.memo, memo))
+        };
+        let memo_before = |part| before(part).map(|seat| &seat.memo);
+        let mut memos = self.memos.lock();
+        let memos = memos.take_over(&map, memo_before, is_connected);
         let primaries = map.primaries.iter().zip(memos);
         let seats = primaries.map(|(now, memo)| self.seat_at(now, before(now.part), memo));
         match seats.collect() {

@@ -21,12 +21,19 @@ fn map(ranges: &[(&str, u16, u16)]) -> SlotMap {
 struct Maps {
     memos: SlotMemos,
     last: BTreeMap<PartId, Arc<Memo>>,
+    /// One that cannot be reached.
+    unreachable: Option<Arc<Memo>>,
 }
 
 impl Maps {
     fn next<const N: usize>(&mut self, ranges: [(&str, u16, u16); N]) -> [Arc<Memo>; N] {
         let map = map(&ranges);
-        let taken = self.memos.take_over(&map, |part| self.last.get(&part));
+        let is_reachable = |memo: &Arc<Memo>| {
+            let mut unreachable = self.unreachable.iter();
+            !unreachable.any(|other| Arc::ptr_eq(other, memo))
+        };
+        let before = |part| self.last.get(&part);
+        let taken = self.memos.take_over(&map, before, is_reachable);
         let parts = map.primaries.iter().map(|primary| primary.part);
         self.last = parts.zip(taken.iter().cloned()).collect();
         ranges.map(|(id, ..)| {
@@ -112,4 +119,18 @@ fn of_two_primaries_that_were_one_each_has_a_memo_of_its_own() {
     let [b, c] = maps.next([("b", 0, 99), ("c", 100, 199)]);
     assert!(Arc::ptr_eq(&b, &a) && !Arc::ptr_eq(&c, &a));
     assert_eq!(since(&c), millis(5_001));
+}
+
+/// Nobody moved the data: the hash slots were given to another primary because theirs was lost.
+#[test]
+fn hash_slots_of_a_primary_that_cannot_be_reached_are_lost() {
+    for is_reachable in [true, false] {
+        let mut maps = Maps::default();
+        let [a, b] = maps.next([("a", 0, 99), ("b", 100, 199)]);
+        a.note_heartbeat(1, b"a", millis(5_000));
+        maps.unreachable = Some(a).filter(|_| !is_reachable);
+        maps.next([("b", 0, 199)]);
+        let expected = if is_reachable { 0 } else { 5_001 };
+        assert_eq!(since(&b), millis(expected));
+    }
 }
