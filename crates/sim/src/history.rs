@@ -181,6 +181,8 @@ pub struct History {
     pub pauses: Vec<(Nanos, Nanos, usize)>,
     /// When the store lost counts.
     pub losses: Vec<Nanos>,
+    /// The last heartbeat that the part which took over found in its data, by its clock.
+    pub found_heartbeat: Nanos,
     /// When the weather changed.
     pub changes: Vec<(Nanos, Weather)>,
     /// Refunds of the limit that all share.

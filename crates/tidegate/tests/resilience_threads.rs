@@ -87,6 +87,7 @@ impl Probe for Fickle {
         self.here(Vitals {
             life: Life(1),
             at: self.memory.clock().now(),
+            whole_until: Nanos::ZERO,
             beats: vec![beat],
         })
     }

@@ -15,6 +15,7 @@ use tidegate_core::store::{
     Beat, ChargeSet, Life, Outcome, PartId, Parts, Probe, Store, StoreError, Vitals,
 };
 use tidegate_core::subject::Fingerprint;
+use tidegate_core::units::Nanos;
 
 type Answer<T> = Result<T, StoreError>;
 
@@ -52,6 +53,7 @@ impl Probe for Miscounting {
         Ok(Vitals {
             life: Life(1),
             at: self.memory.clock().now(),
+            whole_until: Nanos::ZERO,
             beats: vec![beat],
         })
     }

@@ -62,6 +62,7 @@ impl Probe for Turning {
         Ok(Vitals {
             life: Life(self.epoch.load(Ordering::SeqCst)),
             at: self.present().clock().now(),
+            whole_until: Nanos::ZERO,
             beats: vec![beat],
         })
     }

@@ -25,6 +25,7 @@ mod outage;
 mod parting;
 mod rates;
 mod reservations;
+mod restores;
 mod scene;
 mod slots;
 mod turning;

@@ -30,7 +30,7 @@ pub(super) fn judge(case: &Case<'_>, findings: &mut Vec<Finding>) {
 }
 
 /// A node that believed the part that took over, and had not told it of an entry in a log that it has
-/// seen and that still counts.
+/// seen and that still counts. What is older than a heartbeat that was found is there.
 fn untold(case: &Case<'_>) -> Option<String> {
     let (scenario, history) = (case.scenario, case.history);
     let log = scenario.spec.algorithm == Algorithm::SlidingLog;
@@ -45,7 +45,8 @@ fn untold(case: &Case<'_>) -> Option<String> {
         let counts = |r: &Record| {
             let exact = r.source == Source::Exact && r.admitted && r.node == node;
             let lasts = r.done.plus(scenario.spec.window.length());
-            exact && case.hits(r.subject) && r.done < scenario.clears && lasts > *believed
+            let may_be_lost = r.at >= history.found_heartbeat && r.done < scenario.clears;
+            exact && case.hits(r.subject) && may_be_lost && lasts > *believed
         };
         let remembers = history.records.iter().any(counts);
         let untold = remembers && *event == Event::Exact;

@@ -99,6 +99,11 @@ pub struct Model {
     /// How many processes there were before.
     process: u64,
     beats: BTreeMap<NodeId, (Beat, Nanos)>,
+    /// When its last heartbeat was, by its clock, and the last that its replica has.
+    heartbeat: Nanos,
+    replicated_heartbeat: Nanos,
+    /// The last heartbeat that it found when it took over.
+    pub(crate) found: Nanos,
     slots: Slots,
     /// Whether a connection tells that the store behind it is another one.
     pub tells_life: bool,
@@ -120,6 +125,9 @@ impl Model {
             life: 1,
             process: 0,
             beats: BTreeMap::new(),
+            heartbeat: Nanos::ZERO,
+            replicated_heartbeat: Nanos::ZERO,
+            found: Nanos::ZERO,
             slots: Slots::default(),
             tells_life: true,
             no_script: true,
@@ -150,12 +158,14 @@ impl Model {
         self.counters.clear();
         self.slots = Slots::default();
         self.beats.clear();
+        self.found = Nanos::ZERO;
         self.life += 1;
     }
 
     /// A replica takes over that has not heard of the last writes; how many.
     pub fn fail_over(&mut self) -> usize {
         self.life += 1;
+        self.found = self.replicated_heartbeat;
         self.no_script = true;
         self.slots.fall_back();
         self.counters.fall_back()
@@ -171,6 +181,7 @@ impl Model {
             counters,
             weather: Weather::FAIR,
             life: self.life + 1,
+            found: self.replicated_heartbeat,
             beats: BTreeMap::new(),
             slots,
             no_script: true,
@@ -180,12 +191,14 @@ impl Model {
 
     fn beat(&mut self, beat: Beat, now: Nanos) -> Vitals {
         let at = self.time(now);
+        self.heartbeat = at;
         self.beats.insert(beat.node, (beat, now));
         self.beats
             .retain(|_, (_, left)| now.since(*left) < BEAT_LASTS);
         Vitals {
             life: Life(self.life),
             at,
+            whole_until: self.found,
             beats: self.beats.values().map(|(beat, _)| *beat).collect(),
         }
     }
@@ -194,13 +207,15 @@ impl Model {
 /// A replica that hears of every write `lag` later.
 pub async fn replicate(sim: Sim, model: SharedModel, lag: Nanos) {
     loop {
-        let (counts, slots) = {
+        let (counts, slots, heartbeat) = {
             let model = model.lock();
-            (model.counters.unheard(), model.slots.unheard())
+            let (counts, slots) = (model.counters.unheard(), model.slots.unheard());
+            (counts, slots, model.heartbeat)
         };
         sim.sleep(lag).await;
         let mut model = model.lock();
         model.counters.heard(counts);
         model.slots.heard(slots);
+        model.replicated_heartbeat = heartbeat;
     }
 }

@@ -165,16 +165,19 @@ impl Mirror {
     }
 
     /// Everything in one store that still matters at its time `at`, when the local clock reads `now`,
-    /// with the slot it is in there. The store holds what is in a slot.
+    /// with the slot it is in there. The store holds what is in a slot. What was seen before `whole_until` is not among it:
+    /// the store has that, and it may have been refunded or reset since.
     pub(super) fn all(
         &self,
         slot: impl Fn(Fingerprint) -> Option<Slot>,
+        whole_until: Nanos,
         at: Nanos,
         now: Nanos,
     ) -> Vec<(Slot, (OwnedCharge, State))> {
         let mut all = Vec::new();
         for part in self.counters.parts() {
-            for known in part.values().filter(|known| known.matters(at, now)) {
+            let live = part.values().filter(|known| known.matters(at, now));
+            for known in live.filter(|known| known.at >= whole_until) {
                 if let Some(slot) = slot(known.charge.subject) {
                     all.push((slot, (known.charge.clone(), known.state.clone())));
                 }
@@ -187,12 +190,13 @@ impl Mirror {
     pub(super) fn remembers_any(
         &self,
         holds: impl Fn(Fingerprint) -> bool,
+        whole_until: Nanos,
         at: Nanos,
         now: Nanos,
     ) -> bool {
         self.counters.parts().any(|part| {
             let mut live = part.values().filter(|known| known.matters(at, now));
-            live.any(|known| holds(known.charge.subject))
+            live.any(|known| known.at >= whole_until && holds(known.charge.subject))
         })
     }
 

@@ -22,6 +22,8 @@ pub(super) struct Standing {
     phase: Phase,
     life: Option<Life>,
     seeded: Option<Life>,
+    /// What was seen before this moment need not be restored, by the store's clock.
+    whole_until: Nanos,
     /// The nodes as last listed, and since when each has been missing.
     roster: Vec<(NodeId, Option<Nanos>)>,
     listing: Listing,
@@ -72,6 +74,7 @@ impl Standing {
             phase: Phase::Unmet,
             life: None,
             seeded: None,
+            whole_until: Nanos::ZERO,
             roster: settings.roster.iter().map(|node| (*node, None)).collect(),
             listing: match settings.roster.is_empty() {
                 true => Listing::Unheard,
@@ -96,6 +99,11 @@ impl Standing {
         matches!(self.phase, Phase::Recovering { .. })
     }
 
+    /// The store has what was seen before this moment, by its clock. Zero if counts are missing without a new epoch.
+    pub(super) fn whole_until(&self) -> Nanos {
+        self.whole_until
+    }
+
     /// What to tell the others.
     pub(super) fn beat(&self) -> Beat {
         Beat {
@@ -111,6 +119,7 @@ impl Standing {
         }
         self.phase = Phase::Recovering { since: now };
         self.seeded = None;
+        self.whole_until = Nanos::ZERO;
         true
     }
 
@@ -139,6 +148,9 @@ impl Standing {
         now: Nanos,
         remembers: impl FnOnce() -> bool,
     ) -> Next {
+        if self.life != Some(vitals.life) {
+            self.whole_until = vitals.whole_until;
+        }
         match self.life {
             Some(known) if known == vitals.life => {}
             Some(_) => {
@@ -262,6 +274,7 @@ mod tests {
         Vitals {
             life: Life(life),
             at: Nanos::ZERO,
+            whole_until: Nanos::new(life),
             beats: beats.iter().map(beat).collect(),
         }
     }
@@ -306,6 +319,21 @@ mod tests {
             standing.heard(&peers, SECOND, || true),
             Next::Trust { missing: 0 }
         );
+    }
+
+    /// What was seen before need not be restored, unless counts are missing without a new epoch.
+    #[test]
+    fn a_new_epoch_says_how_far_the_data_is_whole() {
+        let mut standing = settled();
+        assert_eq!(standing.whole_until(), Nanos::new(7));
+        standing.heard(&vitals(8, &[]), SECOND, || false);
+        assert_eq!(standing.whole_until(), Nanos::new(8));
+        standing.seeded(Life(8));
+        let all = vitals(8, &[(1, Some(8)), (2, Some(8))]);
+        standing.heard(&all, SECOND, || false);
+        assert!(standing.lost(SECOND));
+        standing.heard(&all, SECOND, || false);
+        assert_eq!(standing.whole_until(), Nanos::ZERO);
     }
 
     #[test]

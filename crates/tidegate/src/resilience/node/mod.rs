@@ -358,6 +358,7 @@ mod tests {
         let status = Vitals {
             life: Life(7),
             at: Nanos::ZERO,
+            whole_until: Nanos::ZERO,
             beats: Vec::new(),
         };
         for second in [1, 2] {

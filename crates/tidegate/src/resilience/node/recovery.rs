@@ -72,7 +72,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         self.clock.note(sent, now, vitals.at);
         self.watch_clock(now.since(sent), vitals.at);
         // Found out before the lock is taken, because it may take a while.
-        let remembers = self.standing.lock().life().is_none() && self.remembers_any();
+        let remembers =
+            self.standing.lock().life().is_none() && self.remembers_any(vitals.whole_until);
         let (was_known, next) = self.update_standing(|standing| {
             // One that was never met and should hold what this node remembers took over from another.
             let was_known = standing.is_exact() || standing.life().is_none();
@@ -199,17 +200,19 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         Some(())
     }
 
-    /// What is known of counters that the store holds.
-    fn remembers_any(&self) -> bool {
+    /// Whether anything is known of counters that the store holds, and that it may lack.
+    fn remembers_any(&self, whole_until: Nanos) -> bool {
         let holds = |subject| self.guard.slot(subject).is_some();
         let (at, now) = (self.store_time(), self.runtime.now());
         let slots = || !self.memory.slots.all(holds, now).is_empty();
-        self.memory.mirror.remembers_any(holds, at, now) || slots()
+        let mirror = &self.memory.mirror;
+        mirror.remembers_any(holds, whole_until, at, now) || slots()
     }
 
     fn remembered(&self) -> Vec<(Slot, (OwnedCharge, State))> {
         let slot = |subject| self.guard.slot(subject);
         let (at, now) = (self.store_time(), self.runtime.now());
-        self.memory.mirror.all(slot, at, now)
+        let whole_until = self.standing.lock().whole_until();
+        self.memory.mirror.all(slot, whole_until, at, now)
     }
 }

@@ -74,6 +74,7 @@ impl Probe for RedisStore {
         Ok(Vitals {
             life: life(run, told.epoch),
             at: told.at,
+            whole_until: told.found,
             beats: told.beats,
         })
     }
@@ -234,6 +235,8 @@ struct Told {
     /// The run of the server, as the script names it.
     run: Vec<u8>,
     since: Nanos,
+    /// The last heartbeat that the run found in its data.
+    found: Nanos,
     beats: Vec<Beat>,
 }
 
@@ -242,7 +245,7 @@ impl Told {
         let Value::Array(values) = value else {
             return None;
         };
-        let [secs, micros, epoch, run, since, beats @ ..] = values.as_slice() else {
+        let [secs, micros, epoch, run, since, found, beats @ ..] = values.as_slice() else {
             return None;
         };
         let decimal = |value| text(value)?.parse::<u64>().ok();
@@ -258,6 +261,7 @@ impl Told {
             epoch: number(epoch)?,
             run: text(run)?.into(),
             since: Nanos::from_millis(decimal(since)?),
+            found: Nanos::from_millis(decimal(found)?),
             beats: beats.chunks_exact(2).filter_map(beat).collect(),
         })
     }

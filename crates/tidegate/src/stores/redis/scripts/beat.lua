@@ -11,8 +11,8 @@
 --        nothing if it stays; 6: the run that acknowledged something to this node last, or nothing; 7: when that
 --        was, in milliseconds; 8: the epoch that this node knows; 9: the primary; both empty outside a cluster;
 --        10: `since`, as this node knows it; 11: the call id
--- reply  seconds, microseconds, the epoch, the run, `since`, then node and seeded life of every node that lives, then the
---        call id
+-- reply  seconds, microseconds, the epoch, the run, `since`, the last heartbeat that the run found, then node and seeded
+--        life of every node that lives, then the call id
 -- writes the register: this heartbeat, the run, a new epoch if it must, and no heartbeats that have ended
 --
 -- A server that loads a snapshot, or a replica that takes over, has the data of an earlier moment. What is written is
@@ -45,7 +45,9 @@ if not string.find(replication, 'second_repl_offset:-1', 1, true) then
   running = running .. (string.match(replication, 'master_replid:(%x+)') or '0')
 end
 if run ~= running then
-  found = last or epoch and now or 0
+  -- Where nodes bring an epoch along, hash slots have moved and nothing is lost.
+  local is_new = not epoch and string.sub(ARGV[3], 1, 11) == '00000000000'
+  found = last or (is_new and 0 or now)
 end
 redis.call('HSET', KEYS[1], 'run', string.format('%s:%.0f:%.0f', running, found, now))
 
@@ -77,7 +79,9 @@ redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f %s', now, ARGV[2]))
 if ARGV[5] ~= '' then
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end
-local reply = { time[1], time[2], epoch, running, string.format('%.0f', since), ARGV[1], ARGV[2] }
+local reply = {
+  time[1], time[2], epoch, running, string.format('%.0f', since), string.format('%.0f', found), ARGV[1], ARGV[2],
+}
 for i = 1, #all, 2 do
   local node, value = all[i], all[i + 1]
   if about[node] == nil and node ~= ARGV[1] then
