@@ -286,6 +286,20 @@ fn value(name: &str, request: &Request<'_>, shown: LogSubjects) -> Option<String
     }
 }
 
+/// Whom an entry of `allow` or `block` is about. A network is shown as it is, the name of a key as values of
+/// attributes are, and of a digest only the beginning.
+pub(crate) fn listed_subject(whom: &str, shown: LogSubjects) -> String {
+    const DIGITS: usize = 8;
+    if let Some(digits) = whom.strip_prefix("sha256:") {
+        let first: String = digits.chars().take(DIGITS).collect();
+        return Shown(&format!("sha256:{first}…")).to_string();
+    }
+    match (whom.strip_prefix("key:"), shown) {
+        (Some(name), LogSubjects::Masked) => Shown(&format!("key:{}", masked(name))).to_string(),
+        _ => Shown(whom).to_string(),
+    }
+}
+
 /// Whether an attribute holds credentials, by its name: that of a header, with or without `header.`, as
 /// descriptors of Envoy often name it.
 fn is_credential(name: &str) -> bool {
@@ -372,6 +386,21 @@ mod tests {
         );
         check("ip", Masked, Some("ip=203.0.113.9"));
         check("global", Clear, None);
+    }
+
+    #[test]
+    fn entries_of_lists_are_shown_as_subjects_are() {
+        use LogSubjects::{Clear, Masked};
+        let digest = format!("sha256:{}", "ab".repeat(32));
+        for (whom, shown, want) in [
+            ("192.0.2.0/24", Masked, "192.0.2.0/24"),
+            ("key:stolen-laptop", Masked, "key:sto…"),
+            ("key:stolen-laptop", Clear, "key:stolen-laptop"),
+            (&digest, Masked, "sha256:abababab…"),
+            (&digest, Clear, "sha256:abababab…"),
+        ] {
+            assert_eq!(listed_subject(whom, shown), want);
+        }
     }
 
     #[test]

@@ -13,12 +13,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate::clock::Clock;
 use tidegate::live::{Pick, State, left_out};
 use tidegate::{Follower, News, Policy, Reading};
-use tidegate_core::rules::{Mode, Rule, SourceFile, Warning};
-use tidegate_core::subject::RuleName;
+use tidegate_core::rules::{
+    Entry, Mode, Rule, RuleSet, SourceFile, Warning, lifted_blocks, lifts_limits,
+};
 use tidegate_core::units::Nanos;
 use tracing::{info, warn};
 
-use crate::config::RulesFrom;
+use crate::config::{LogSubjects, RulesFrom};
+use crate::denials::listed_subject;
 use crate::logs::Shown;
 use crate::service::Service;
 use crate::xds::{self, Following};
@@ -220,37 +222,12 @@ impl LeftOut {
     }
 }
 
-/// What a reload costs: rules that it drops or switches off, because nobody who lost a file of a rules folder would notice that its
-/// limits are gone, and rates that it moves, because counts are kept by the place of a rate in its list.
+/// What a reload costs: rules and blocks that it drops or switches off, because nobody who lost a file of a rules folder would
+/// notice that its limits are gone, and rates that it moves, because counts are kept by the place of a rate in its list.
 #[derive(Default)]
 struct ReloadCosts {
     /// The rules that were in force last.
-    known: Mutex<Vec<KnownRule>>,
-}
-
-struct KnownRule {
-    name: RuleName,
-    mode: Mode,
-    /// The window of each rate, in order.
-    windows: Vec<Nanos>,
-}
-
-impl KnownRule {
-    fn of(rule: &Rule) -> Self {
-        let limits = rule.limits(None, "").iter();
-        KnownRule {
-            name: rule.name().clone(),
-            mode: rule.mode(),
-            windows: limits.map(|limit| limit.per()).collect(),
-        }
-    }
-
-    /// Whether a rate is still there, at another place.
-    fn is_reordered(&self, before: &KnownRule) -> bool {
-        let old = before.windows.iter().enumerate();
-        let mut moved = old.filter(|(place, window)| self.windows.get(*place) != Some(window));
-        moved.any(|(_, window)| self.windows.contains(window))
-    }
+    known: Mutex<Option<Arc<RuleSet>>>,
 }
 
 impl ReloadCosts {
@@ -258,45 +235,100 @@ impl ReloadCosts {
     const MAX_NAMED: usize = 10;
 
     fn warn(&self, service: &Service) {
-        let policy = service.limiter.policy().get();
-        let rules: Vec<KnownRule> = policy.rules.rules().iter().map(KnownRule::of).collect();
+        let rules = Arc::clone(&service.limiter.policy().get().rules);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let found: HashMap<&str, &KnownRule> = rules
-            .iter()
-            .map(|rule| (rule.name.as_str(), rule))
-            .collect();
-        let names = |of: &dyn Fn(&KnownRule, Option<&&KnownRule>) -> bool| -> Vec<&str> {
-            let chosen = known
-                .iter()
-                .filter(|old| of(old, found.get(old.name.as_str())));
-            chosen.map(|old| old.name.as_str()).collect()
-        };
-        if let Some((count, rules)) = named(&names(&|_, new| new.is_none())) {
-            warn!(
-                count,
-                rules, "rules are no longer in force, their limits are gone"
-            );
+        if let Some(before) = known.replace(Arc::clone(&rules)) {
+            warn_of_rules(&before, &rules);
+            let now = service.clock.now();
+            warn_of_blocks(&before, &rules, now, service.log_subjects);
         }
-        let is_eased = |old: &KnownRule, new: Option<&&KnownRule>| {
-            old.mode == Mode::Enforce && new.is_some_and(|new| new.mode != Mode::Enforce)
-        };
-        if let Some((count, rules)) = named(&names(&is_eased)) {
-            warn!(
-                count,
-                rules, "rules no longer deny, because their mode is now off or shadow"
-            );
-        }
-        let is_reordered = |old: &KnownRule, new: Option<&&KnownRule>| {
-            new.is_some_and(|new| new.is_reordered(old))
-        };
-        if let Some((count, rules)) = named(&names(&is_reordered)) {
-            warn!(
-                count,
-                rules,
-                "rates have changed their place in the list of a rule and begin anew; put new rates at the end"
-            );
-        }
-        *known = rules;
+    }
+}
+
+/// Warns of rules of `before` that limit less in `after`, or count anew. Limits of descriptors may share a name:
+/// what is said of a rule holds for all rules that have its name now.
+fn warn_of_rules(before: &RuleSet, after: &RuleSet) {
+    let mut found: HashMap<&str, Vec<&Rule>> = HashMap::new();
+    for rule in after.rules() {
+        found.entry(rule.name().as_str()).or_default().push(rule);
+    }
+    let names = |is_meant: &dyn Fn(&Rule, &[&Rule]) -> bool| -> Vec<&str> {
+        let new = |old: &Rule| found.get(old.name().as_str()).map_or(&[][..], |new| new);
+        let chosen = before.rules().iter().filter(|old| is_meant(old, new(old)));
+        chosen.map(|old| old.name().as_str()).collect()
+    };
+    if let Some((count, rules)) = named(&names(&|_, new| new.is_empty())) {
+        warn!(
+            count,
+            rules, "rules are no longer in force, their limits are gone"
+        );
+    }
+    let is_eased = |old: &Rule, new: &[&Rule]| {
+        old.mode() == Mode::Enforce
+            && !new.is_empty()
+            && new.iter().all(|new| new.mode() != Mode::Enforce)
+    };
+    if let Some((count, rules)) = named(&names(&is_eased)) {
+        warn!(
+            count,
+            rules, "rules no longer deny, because their mode is now off or shadow"
+        );
+    }
+    let is_lifted = |old: &Rule, new: &[&Rule]| {
+        !new.is_empty() && new.iter().all(|new| lifts_limits(before, old, after, new))
+    };
+    if let Some((count, rules)) = named(&names(&is_lifted)) {
+        warn!(
+            count,
+            rules,
+            "rules no longer limit some or all of their clients, because a rate is now unlimited or `concurrent` is gone"
+        );
+    }
+    let is_moved = |old: &Rule, new: &[&Rule]| new.iter().any(|new| is_reordered(old, new));
+    if let Some((count, rules)) = named(&names(&is_moved)) {
+        warn!(
+            count,
+            rules,
+            "rates have changed their place in the list of a rule and begin anew; put new rates at the end"
+        );
+    }
+}
+
+/// Whether a rate of `old` is still there, at another place.
+fn is_reordered(old: &Rule, new: &Rule) -> bool {
+    let windows = |rule: &Rule| -> Vec<Nanos> {
+        let limits = rule.limits(None, "").iter();
+        limits.map(|limit| limit.per()).collect()
+    };
+    let (old, new) = (windows(old), windows(new));
+    let old = old.iter().enumerate();
+    let mut moved = old.filter(|(place, window)| new.get(*place) != Some(window));
+    moved.any(|(_, window)| new.contains(window))
+}
+
+/// Warns of clients that `before` blocks and `after` does not.
+fn warn_of_blocks(before: &RuleSet, after: &RuleSet, now: Nanos, shown: LogSubjects) {
+    let lifted = lifted_blocks(before, after, now);
+    let texts = |entries: &[&Entry]| -> Vec<String> {
+        let first = entries.iter().take(ReloadCosts::MAX_NAMED);
+        first
+            .map(|entry| listed_subject(&entry.whom, shown))
+            .collect()
+    };
+    if let count @ 1.. = lifted.dropped.len() {
+        let entries = texts(&lifted.dropped).join(", ");
+        warn!(
+            count,
+            entries,
+            "entries of `block` are no longer in force, these clients are no longer blocked"
+        );
+    }
+    if let count @ 1.. = lifted.allowed.len() {
+        let entries = texts(&lifted.allowed).join(", ");
+        warn!(
+            count,
+            entries, "new entries of `allow` override `block`, these clients are no longer blocked"
+        );
     }
 }
 

@@ -61,8 +61,8 @@ pub(crate) fn read(
                     Entry {
                         whom: text.into(),
                         until,
+                        place: report.place(item.line()),
                     },
-                    report.place(item.line()),
                 ),
                 Err(wrong) => report.fault(whom.line(), format!("has in `{field}` {wrong}")),
             }

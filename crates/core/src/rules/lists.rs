@@ -30,6 +30,8 @@ pub struct Entry {
     pub whom: Box<str>,
     /// When it ends; absent for good.
     pub until: Option<Nanos>,
+    /// Where it stands.
+    pub(crate) place: Place,
 }
 
 impl fmt::Display for Entry {
@@ -43,6 +45,11 @@ impl fmt::Display for Entry {
 }
 
 impl Entry {
+    /// Whether it has not ended at `now`.
+    pub(crate) fn is_in_force(&self, now: Nanos) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+
     /// When it ends, as a rules file would say it.
     pub fn until_text(&self) -> Option<String> {
         let nanos = i128::from(self.until?.get());
@@ -75,7 +82,6 @@ pub(crate) struct List {
 /// An entry that ends, that names a key, or that holds every address.
 #[derive(Clone, Debug)]
 pub(crate) struct Notable {
-    pub(crate) place: Place,
     pub(crate) entry: Entry,
     pub(crate) whom: Whom,
 }
@@ -89,11 +95,10 @@ pub(crate) fn is_wide(net: IpNet) -> bool {
 }
 
 impl List {
-    pub(crate) fn add(&mut self, whom: Whom, entry: Entry, place: Place) {
+    pub(crate) fn add(&mut self, whom: Whom, entry: Entry) {
         let wide = matches!(whom, Whom::Net(net) if is_wide(net));
         if wide || entry.until.is_some() || matches!(whom, Whom::KeyNamed(_)) {
             self.notable.push(Notable {
-                place,
                 entry: entry.clone(),
                 whom: whom.clone(),
             });
@@ -111,6 +116,31 @@ impl List {
         self.entries == 0
     }
 
+    /// Every entry and whom it is about, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Whom, &Entry)> {
+        fn each(whom: Whom, entries: &[Entry]) -> impl Iterator<Item = (Whom, &Entry)> {
+            entries.iter().map(move |entry| (whom.clone(), entry))
+        }
+        let nets = self.nets.iter();
+        let nets = nets.flat_map(|(net, entries)| each(Whom::Net(net), entries));
+        let names = self.names.iter();
+        let names = names.flat_map(|(name, entries)| each(Whom::KeyNamed(name.clone()), entries));
+        let digests = self.digests.iter();
+        let digests = digests.flat_map(|(digest, entries)| each(Whom::KeyDigest(*digest), entries));
+        nets.chain(names).chain(digests)
+    }
+
+    /// The entries about all of `whom`: the same key, or the same network or a wider one.
+    pub(crate) fn covering(&self, whom: &Whom) -> impl Iterator<Item = &Entry> {
+        let (net, name, digest) = match whom {
+            Whom::Net(net) => (Some(*net), None, None),
+            Whom::KeyNamed(name) => (None, self.names.get(name), None),
+            Whom::KeyDigest(digest) => (None, None, self.digests.get(digest)),
+        };
+        let nets = net.into_iter().flat_map(|net| self.nets.covering(net));
+        nets.chain(name).chain(digest).flatten()
+    }
+
     /// The entry that lists `request` at `now`: of several the one that lasts longest.
     pub(crate) fn holds(&self, request: &Request<'_>, now: Nanos) -> Option<&Entry> {
         let key = request.api_key.as_ref();
@@ -120,7 +150,7 @@ impl List {
         let by_name = key.and_then(|key| self.names.get(key.name?));
         let entries = by_net.chain(by_digest).chain(by_name).flatten();
         entries
-            .filter(|entry| entry.until.is_none_or(|until| now < until))
+            .filter(|entry| entry.is_in_force(now))
             .max_by_key(|entry| entry.until.unwrap_or(Nanos::MAX))
     }
 }

@@ -6,6 +6,7 @@
 //! clock, knows a store, or decides a request; the language is described in `docs/rules.md`.
 
 mod calendar;
+mod changes;
 mod choices;
 mod compile;
 mod concurrent;
@@ -48,6 +49,7 @@ mod values;
 mod yaml;
 mod yaml_words;
 
+pub use changes::{LiftedBlocks, lifted_blocks, lifts_limits};
 pub use concurrent::Concurrent;
 pub use descriptors::{DomainForm, LimitForm, Listing, NodeForm, stat_name};
 pub use dialect::Dialect;

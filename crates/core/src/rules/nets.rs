@@ -1,6 +1,6 @@
 //! Values by network: every network that holds an address, found by one lookup per prefix length.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use rustc_hash::FxHashMap;
@@ -37,6 +37,42 @@ impl<T: Default> NetMap<T> {
 }
 
 impl<T> NetMap<T> {
+    /// Every network and its value, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (IpNet, &T)> {
+        let v4 = self.v4.iter().flat_map(|(length, nets)| {
+            let net = |bits: u32| IpNet::new(Ipv4Addr::from_bits(bits).into(), *length).ok();
+            nets.iter()
+                .filter_map(move |(bits, value)| Some((net(*bits)?, value)))
+        });
+        let v6 = self.v6.iter().flat_map(|(length, nets)| {
+            let net = |bits: u128| IpNet::new(Ipv6Addr::from_bits(bits).into(), *length).ok();
+            nets.iter()
+                .filter_map(move |(bits, value)| Some((net(*bits)?, value)))
+        });
+        v4.chain(v6)
+    }
+
+    /// The values of all networks that hold every address of `net`, narrowest first.
+    pub(crate) fn covering(&self, net: IpNet) -> impl Iterator<Item = &T> {
+        let (v4, v6) = match net {
+            IpNet::V4(net) => (Some(net), None),
+            IpNet::V6(net) => (None, Some(net)),
+        };
+        let of_v4 = v4.into_iter().flat_map(|net| {
+            let wider = self.v4.iter();
+            let wider = wider.filter(move |(length, _)| *length <= net.prefix_len());
+            wider
+                .filter_map(move |(length, nets)| nets.get(&cut4(net.network().to_bits(), *length)))
+        });
+        let of_v6 = v6.into_iter().flat_map(|net| {
+            let wider = self.v6.iter();
+            let wider = wider.filter(move |(length, _)| *length <= net.prefix_len());
+            wider
+                .filter_map(move |(length, nets)| nets.get(&cut6(net.network().to_bits(), *length)))
+        });
+        of_v4.chain(of_v6)
+    }
+
     /// The values of all networks that hold `ip`, narrowest first.
     pub(crate) fn holding(&self, ip: IpAddr) -> impl Iterator<Item = &T> {
         let (v4, v6) = match ip {
@@ -104,5 +140,18 @@ mod tests {
         check("192.0.2.1", &[0]);
         check("2001:db8::7", &[5, 4]);
         check("2001:db9::7", &[4]);
+        let covering =
+            |net: &str| -> Vec<u32> { map.covering(net.parse().unwrap()).copied().collect() };
+        assert_eq!(covering("10.1.0.0/16"), [2, 1, 0]);
+        assert_eq!(covering("10.0.0.0/7"), [0]);
+        assert_eq!(covering("2001:db8::/63"), [4]);
+        let mut all: Vec<(IpNet, u32)> = map.iter().map(|(net, value)| (net, *value)).collect();
+        all.sort_by_key(|(_, value)| *value);
+        assert_eq!(
+            all.iter()
+                .map(|(net, _)| net.to_string())
+                .collect::<Vec<_>>(),
+            nets
+        );
     }
 }

@@ -231,6 +231,57 @@ fn rules_that_a_reload_switches_off_are_named_in_the_log() {
     }
 }
 
+fn wait_warning(server: &Server, part: &str) -> Value {
+    server.wait_log(|line| {
+        let message = line["message"].as_str();
+        line["level"] == "WARN" && message.is_some_and(|message| message.contains(part))
+    })
+}
+
+/// A rate that became `unlimited` ended its limit without a word.
+#[test]
+fn rules_that_a_reload_makes_unlimited_are_named_in_the_log() {
+    let rules = |rate: &str| format!("version: 1\nrules: [{{ name: q, by: ip, rate: {rate} }}]\n");
+    let server = Server::start(&rules("5/hour"));
+    server.write("rules.yaml", &rules("unlimited"));
+    assert_eq!(wait_warning(&server, "no longer limit")["rules"], "q");
+}
+
+/// Clients that were blocked passed after a reload without a word, as after a file was lost from a folder.
+#[test]
+fn blocks_that_a_reload_lifts_are_named_in_the_log() {
+    let rules = |lists: &str| {
+        format!("version: 1\nrules: [{{ name: q, by: ip, rate: 5/hour }}]\n{lists}\n")
+    };
+    let server = Server::start(&rules("block: [192.0.2.7, 192.0.2.8, key:stolen-laptop]"));
+    server.write(
+        "rules.yaml",
+        &rules("block: [192.0.2.7]\nallow: [192.0.2.0/24]"),
+    );
+    let dropped = wait_warning(&server, "entries of `block` are no longer in force");
+    assert_eq!(dropped["entries"], "192.0.2.8, key:sto…");
+    assert_eq!(dropped["count"], 2);
+    let allowed = wait_warning(&server, "new entries of `allow` override `block`");
+    assert_eq!(allowed["entries"], "192.0.2.0/24");
+    wait_warning(&server, "has no effect, because `allow` wins");
+}
+
+#[test]
+fn blocks_of_a_file_that_a_folder_loses_are_named_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("rules");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("a.yaml"), rules('a')).unwrap();
+    let block = "version: 1\nrules: []\nblock: [192.0.2.7]\n";
+    std::fs::write(folder.join("b.yaml"), block).unwrap();
+    let mut command = std::process::Command::new(crate::server::BINARY);
+    command.args(["serve", "--rules"]).arg(&folder);
+    let server = Server::spawn(command, dir);
+    std::fs::remove_file(folder.join("b.yaml")).unwrap();
+    let dropped = wait_warning(&server, "entries of `block` are no longer in force");
+    assert_eq!(dropped["entries"], "192.0.2.7");
+}
+
 /// A reload that changed nothing said nothing, `/v1/reload` answered before anything was read, and the first
 /// rules were version 2.
 #[test]

@@ -69,7 +69,7 @@ fn visit(set: &RuleSet, each: &mut impl FnMut(KeyUse<'_>)) {
             let message = || format!("has in `{field}` {text}, {UNLISTED}");
             each(KeyUse {
                 name,
-                warning: &|| whole(&notable.place, message()),
+                warning: &|| whole(&notable.entry.place, message()),
             });
         }
     }

@@ -1,7 +1,7 @@
 //! Entries of lists that hold nobody any more, or nearly everybody.
 
 use crate::rules::fault::{Place, Warning, shown};
-use crate::rules::lists::{List, Notable, Whom, is_wide};
+use crate::rules::lists::{Entry, List, Notable, Whom, is_wide};
 use crate::rules::set::RuleSet;
 use crate::units::Nanos;
 
@@ -25,7 +25,28 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
                  `mode: off` in the rules",
                 shown(&notable.entry.whom)
             );
-            warnings.push(whole(&notable.place, message));
+            warnings.push(whole(&notable.entry.place, message));
+        }
+    }
+    check_overridden(set, warnings);
+}
+
+/// Warns of entries of `block` that `allow` leaves without effect. An `allow` within a blocked network, or one
+/// that ends before the block does, is an exception that is meant.
+fn check_overridden(set: &RuleSet, warnings: &mut Vec<Warning>) {
+    if set.allow.is_empty() {
+        return;
+    }
+    let end = |entry: &Entry| entry.until.unwrap_or(Nanos::MAX);
+    for (whom, blocked) in set.block.iter() {
+        let mut allowing = set.allow.covering(&whom);
+        if let Some(allowed) = allowing.find(|allowed| end(allowed) >= end(blocked)) {
+            let message = format!(
+                "has in `block` {}, which has no effect, because `allow` wins and has {}; remove one of them",
+                shown(&blocked.whom),
+                shown(&allowed.whom)
+            );
+            warnings.push(whole(&blocked.place, message));
         }
     }
 }
@@ -40,7 +61,7 @@ pub(super) fn check_ended(set: &RuleSet, now: Nanos, warnings: &mut Vec<Warning>
                  `until`",
                 notable.entry
             );
-            warnings.push(whole(&notable.place, message));
+            warnings.push(whole(&notable.entry.place, message));
         }
     }
 }

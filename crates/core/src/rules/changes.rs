@@ -1,0 +1,191 @@
+//! Limits and blocks that rules in force had and their successors lack.
+//!
+//! A reload that takes a limit or a block away may be meant. Whether it is, only a person can tell: these
+//! functions find what to name in a warning.
+
+use super::lists::{Entry, List, Whom};
+use super::model::{Mode, Rule};
+use super::set::RuleSet;
+use crate::units::Nanos;
+
+/// The entries of lists by which other rules block less, in the order of the files.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LiftedBlocks<'s> {
+    /// Entries of `block` that were in force and are gone. A wider network in their place still blocks.
+    pub dropped: Vec<&'s Entry>,
+    /// Entries of `allow` that are new and are about clients that were blocked.
+    pub allowed: Vec<&'s Entry>,
+}
+
+/// What `after` no longer blocks at `now` and `before` did.
+pub fn lifted_blocks<'s>(before: &'s RuleSet, after: &'s RuleSet, now: Nanos) -> LiftedBlocks<'s> {
+    let covers = |list: &List, whom: &Whom| {
+        let mut entries = list.covering(whom);
+        entries.any(|entry| entry.is_in_force(now))
+    };
+    let mut lifted = LiftedBlocks::default();
+    for (whom, blocked) in before.block.iter() {
+        if !blocked.is_in_force(now) || covers(&before.allow, &whom) {
+            continue;
+        }
+        if !covers(&after.block, &whom) {
+            lifted.dropped.push(blocked);
+        }
+        let allowing = after.allow.covering(&whom);
+        lifted
+            .allowed
+            .extend(allowing.filter(|entry| entry.is_in_force(now)));
+    }
+    for (whom, allowed) in after.allow.iter() {
+        let was_blocked = covers(&before.block, &whom) && !covers(&before.allow, &whom);
+        if allowed.is_in_force(now) && was_blocked {
+            lifted.allowed.push(allowed);
+        }
+    }
+    for entries in [&mut lifted.dropped, &mut lifted.allowed] {
+        entries.sort_by(|a, b| (&a.place, &a.whom).cmp(&(&b.place, &b.whom)));
+        entries.dedup();
+    }
+    lifted
+}
+
+/// Whether `rule` of the set `after` leaves clients without a limit whom `old`, the rule of that name in
+/// `before`, limited: by a rate that is `unlimited` now, or by `concurrent` that is gone. A rule that is not
+/// enforced limits nobody, before or after.
+pub fn lifts_limits(before: &RuleSet, old: &Rule, after: &RuleSet, rule: &Rule) -> bool {
+    if old.mode != Mode::Enforce || rule.mode != Mode::Enforce {
+        return false;
+    }
+    let is_lifted = |old_tier: Option<u16>, tier: Option<u16>, subject: &str| {
+        !old.limits(old_tier, subject).is_empty() && rule.limits(tier, subject).is_empty()
+    };
+    let place = |set: &RuleSet, name: &str| {
+        let place = set.tiers().iter().position(|tier| **tier == *name)?;
+        u16::try_from(place).ok()
+    };
+    let mut tiers = before.tiers().iter();
+    let mut overrides = old.overrides.keys();
+    old.concurrent.is_some() && rule.concurrent.is_none()
+        || is_lifted(None, None, "")
+        || tiers.any(|name| {
+            let (old_tier, tier) = (place(before, name), place(after, name));
+            tier.is_some() && is_lifted(old_tier, tier, "")
+        })
+        || overrides.any(|subject| is_lifted(None, None, subject))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::{SourceFile, parse};
+
+    fn set(text: &str) -> RuleSet {
+        let text = format!("version: 1\n{text}\n");
+        let file = SourceFile {
+            name: "rules.yaml",
+            text: &text,
+        };
+        parse(&[file]).unwrap_or_else(|faults| panic!("{text}{faults}"))
+    }
+
+    #[track_caller]
+    fn check_lists(before: &str, after: &str, dropped: &[&str], allowed: &[&str]) {
+        let (old, new) = (
+            set(&format!("rules: []\n{before}")),
+            set(&format!("rules: []\n{after}")),
+        );
+        // 2027-01-15
+        let lifted = lifted_blocks(&old, &new, Nanos::from_secs(1_800_000_000));
+        let names = |entries: &[&Entry]| -> Vec<String> {
+            entries.iter().map(|entry| entry.whom.to_string()).collect()
+        };
+        assert_eq!(names(&lifted.dropped), dropped, "{before} then {after}");
+        assert_eq!(names(&lifted.allowed), allowed, "{before} then {after}");
+    }
+
+    #[test]
+    fn blocks_that_are_gone_are_found() {
+        let digest = format!("sha256:{}", "ab".repeat(32));
+        let all = format!("block: [192.0.2.7, key:x, \"{digest}\", \"2001:db8::/64\"]");
+        let names = ["192.0.2.7", "2001:db8::/64", "key:x", &digest];
+        check_lists(&all, "", &names, &[]);
+        check_lists(
+            &all,
+            "block: [192.0.2.7, \"2001:db8::/64\"]",
+            &names[2..],
+            &[],
+        );
+        check_lists(
+            "block: [192.0.2.7]",
+            "block: [{ match: 192.0.2.7, until: 2020-01-01T00:00:00Z }]",
+            &["192.0.2.7"],
+            &[],
+        );
+    }
+
+    #[test]
+    fn blocks_that_go_on_or_had_no_effect_are_not() {
+        for (before, after) in [
+            ("block: [192.0.2.7]", "block: [192.0.2.0/24]"),
+            ("block: [192.0.2.7]", "block: [198.51.100.1, 192.0.2.7]"),
+            (
+                "block: [192.0.2.7]",
+                "block: [{ match: 192.0.2.7, until: 2030-01-01T00:00:00Z }]",
+            ),
+            (
+                "block: [{ match: 192.0.2.7, until: 2020-01-01T00:00:00Z }]",
+                "",
+            ),
+            ("block: [192.0.2.7]\nallow: [192.0.2.0/24]", ""),
+            (
+                "block: [192.0.2.0/24]\nallow: [192.0.2.7]",
+                "block: [192.0.2.0/24]\nallow: [192.0.2.7, 198.51.100.1]",
+            ),
+            ("", "block: [192.0.2.7]\nallow: [192.0.2.7]"),
+        ] {
+            check_lists(before, after, &[], &[]);
+        }
+    }
+
+    #[test]
+    fn new_exceptions_from_blocks_are_found() {
+        let block = "block: [192.0.2.7, 198.51.100.0/24, key:x]\n";
+        for allow in ["192.0.2.7", "192.0.2.0/24", "198.51.100.1", "key:x"] {
+            check_lists(block, &format!("{block}allow: [{allow}]"), &[], &[allow]);
+        }
+        let ended = "allow: [{ match: 192.0.2.7, until: 2020-01-01T00:00:00Z }]";
+        check_lists(block, &format!("{block}{ended}"), &[], &[]);
+    }
+
+    #[track_caller]
+    fn check_limits(before: &str, after: &str, want: bool) {
+        let rules = |fields: &str| {
+            set(&format!(
+                "tiers: [free, pro]\nkeys_file: k\nrules: [{{ name: r, by: user, {fields} }}]"
+            ))
+        };
+        let (old, new) = (rules(before), rules(after));
+        let found = lifts_limits(&old, &old.rules()[0], &new, &new.rules()[0]);
+        assert_eq!(found, want, "{before} then {after}");
+    }
+
+    #[test]
+    fn rates_that_become_unlimited_are_found() {
+        for (before, after) in [
+            ("rate: 5/hour", "rate: unlimited"),
+            ("rate: 5/hour, concurrent: 5", "rate: 5/hour"),
+            ("concurrent: 5", "rate: unlimited"),
+            ("rate: 5/hour", "rate: 5/hour, tiers: { pro: unlimited }"),
+            (
+                "rate: 5/hour, overrides: { ada: 1/hour }",
+                "rate: 5/hour, overrides: { ada: unlimited }",
+            ),
+        ] {
+            check_limits(before, after, true);
+            check_limits(after, before, false);
+            check_limits(before, before, false);
+        }
+        check_limits("rate: 5/hour", "rate: 5000/hour", false);
+        check_limits("rate: 5/hour, mode: shadow", "rate: unlimited", false);
+    }
+}
