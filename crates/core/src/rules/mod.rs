@@ -19,6 +19,7 @@ mod explain;
 mod fault;
 mod glob;
 mod head;
+mod headers;
 mod hosts;
 mod index;
 mod lint;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fault::shown;
+use super::headers;
 use super::slots::nearest;
 use crate::request::{HEADER, PRIORITY, normal_name};
 
@@ -54,6 +55,12 @@ impl Declared {
 
     /// What is wrong with the attribute `name`, if it is probably misspelt.
     fn misspelt_attribute(&self, name: &str) -> Option<String> {
+        if self.attributes.contains(name) {
+            return None;
+        }
+        if let Some(near) = headers::misspelt(name) {
+            return Some(misspelt(name, &near, "attributes"));
+        }
         if self.knows_attribute(name) {
             return None;
         }
@@ -133,6 +140,7 @@ impl AttributeNames<'_> {
 
 /// The name of an attribute as requests carry it.
 pub(crate) fn attribute_name(name: &str) -> Result<Arc<str>, String> {
+    headers::check(&name.to_ascii_lowercase())?;
     let bare_header = name.len() == HEADER.len() && name.eq_ignore_ascii_case(HEADER);
     if !is_name(name) || bare_header || matches!(name, GLOBAL | "not") {
         return Err(format!(

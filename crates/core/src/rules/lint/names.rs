@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::rules::fault::Warning;
+use crate::rules::headers;
 use crate::rules::model::{Rule, RuleKind};
 use crate::rules::set::RuleSet;
 
@@ -18,6 +19,15 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
                  differently goes unnoticed; write `attributes: [{name}]` at the top"
             );
             warnings.push(super::warning(rule, message));
+        }
+        let undeclared = attributes(rule).filter(|name| !set.declared.attributes.contains(*name));
+        for name in undeclared {
+            if let Some(doubt) = headers::doubt(name)
+                && seen.insert(name.to_owned())
+            {
+                let message = format!("uses the attribute `{name}`, {doubt}");
+                warnings.push(super::warning(rule, message));
+            }
         }
     }
     units(set, warnings);

@@ -1,0 +1,168 @@
+//! Names of headers in rules: which never carry what the client sent, and which are probably misspelt.
+//!
+//! A proxy describes the client's request at `/v1/auth` by a request of its own. Headers that belong to that
+//! request, or that a proxy writes for Tidegate to read, say nothing about the client, or say it in no one form.
+
+use super::names::nearest_name;
+use crate::request::HEADER;
+
+/// Headers that many clients send. A name within one letter of one of them is misspelt, unless it is declared.
+const COMMON: [&str; 8] = [
+    "accept-encoding",
+    "accept-language",
+    "authorization",
+    "content-type",
+    "cookie",
+    "origin",
+    "referer",
+    "user-agent",
+];
+
+/// Headers of one connection: of the proxy's connection to Tidegate, where a proxy sends them at all.
+const OF_A_CONNECTION: [&str; 9] = [
+    "connection",
+    "content-length",
+    "expect",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Headers by which proxies describe the client's request, and the attribute that is made of each.
+const OF_PROXIES: [(&str, &str); 9] = [
+    ("forwarded", "ip"),
+    ("x-forwarded-for", "ip"),
+    ("x-forwarded-host", "host"),
+    ("x-forwarded-method", "method"),
+    ("x-forwarded-uri", "path"),
+    ("x-original-host", "host"),
+    ("x-original-method", "method"),
+    ("x-original-uri", "path"),
+    ("x-real-ip", "ip"),
+];
+
+/// Attributes that are no headers.
+const ATTRIBUTES: [&str; 6] = ["ip", "path", "raw_path", "method", "api_key", "priority"];
+
+/// What is wrong with the attribute `name`, in lower case, if it is a header that never has the client's value.
+pub(super) fn check(name: &str) -> Result<(), String> {
+    let header = name.strip_prefix(HEADER).unwrap_or(name);
+    let wrong = match header {
+        ":authority" => "which is `host` in rules; write `host`",
+        ":path" => "which is `path` in rules; write `path`",
+        ":method" => "which is `method` in rules; write `method`",
+        "host" if header != name => {
+            "which behind a proxy is the host of Tidegate and not the one that the client asked for; write `host`"
+        }
+        _ => return Ok(()),
+    };
+    Err(format!("`{name}`, {wrong}"))
+}
+
+/// The common header that the attribute `name` was probably meant to be.
+pub(super) fn misspelt(name: &str) -> Option<String> {
+    let header = name.strip_prefix(HEADER)?;
+    if COMMON.contains(&header) {
+        return None;
+    }
+    nearest_name(header, COMMON).map(|near| format!("{HEADER}{near}"))
+}
+
+/// What is probably not meant by the attribute `name`. Follows the name.
+pub(super) fn doubt(name: &str) -> Option<String> {
+    let header = name.strip_prefix(HEADER)?;
+    if OF_A_CONNECTION.contains(&header) {
+        return Some(
+            "which behind a proxy is about the connection of the proxy and never the client's; remove it unless \
+             callers of /v1/check send it"
+                .to_owned(),
+        );
+    }
+    if let Some((_, attribute)) = OF_PROXIES.iter().find(|(known, _)| *known == header) {
+        return Some(format!(
+            "which proxies and clients write in different forms; write `{attribute}`, which has one"
+        ));
+    }
+    if ATTRIBUTES.contains(&header) {
+        return Some(format!(
+            "a header that clients do not send by themselves; write `{header}` unless they do"
+        ));
+    }
+    header.contains('_').then(|| {
+        let hyphens = header.replace('_', "-");
+        format!(
+            "but proxies drop headers with `_` in their names; write `{HEADER}{hyphens}`, or declare it: \
+             `attributes: [{name}]`"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_the_sub_request_are_wrong() {
+        for (name, cure) in [
+            ("header.host", "write `host`"),
+            ("header.:authority", "write `host`"),
+            (":path", "write `path`"),
+            ("header.:method", "write `method`"),
+        ] {
+            let wrong = check(name).unwrap_err();
+            assert!(wrong.ends_with(cure), "{wrong}");
+        }
+        for name in ["host", "header.x-host", "header.hosts", "header.user-agent"] {
+            assert_eq!(check(name), Ok(()), "{name}");
+        }
+    }
+
+    #[test]
+    fn headers_one_letter_from_a_common_one_are_misspelt() {
+        for (name, near) in [
+            ("header.user_agent", "header.user-agent"),
+            ("header.useragent", "header.user-agent"),
+            ("header.referrer", "header.referer"),
+            ("header.authorisation", "header.authorization"),
+            ("header.content_type", "header.content-type"),
+        ] {
+            assert_eq!(misspelt(name).as_deref(), Some(near));
+        }
+        for name in [
+            "header.user-agent",
+            "header.cookie",
+            "header.x-user-agent",
+            "header.x-origin",
+            "header.x-plan",
+            "useragent",
+        ] {
+            assert_eq!(misspelt(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn headers_that_proxies_write_or_drop_are_doubted() {
+        for (name, cure) in [
+            ("header.content-length", "remove it unless"),
+            ("header.connection", "remove it unless"),
+            ("header.x-original-uri", "write `path`"),
+            ("header.x-forwarded-for", "write `ip`"),
+            ("header.method", "write `method`"),
+            ("header.x_plan", "write `header.x-plan`"),
+        ] {
+            let doubt = doubt(name).unwrap_or_default();
+            assert!(doubt.contains(cure), "{name}: {doubt}");
+        }
+        for name in [
+            "header.x-plan",
+            "header.x-forwarded-proto",
+            "header.accept",
+            "x_plan",
+        ] {
+            assert_eq!(doubt(name), None, "{name}");
+        }
+    }
+}
