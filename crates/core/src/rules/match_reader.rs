@@ -81,7 +81,7 @@ impl MatchReader<'_> {
         let texts = report.texts(name, value, "a text, a pattern or a list of them");
         let wanted = match attribute {
             Attribute::Ip => self.nets(&texts, report),
-            _ => patterns(name, &texts, report),
+            _ => patterns(attribute.name(), &texts, report),
         };
         into.push(Condition { attribute, wanted });
     }

@@ -17,6 +17,7 @@ mod dialect;
 mod durability;
 mod explain;
 mod fault;
+mod free_text;
 mod glob;
 mod head;
 mod headers;

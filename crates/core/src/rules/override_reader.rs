@@ -146,6 +146,19 @@ fn value_doubt(text: &str, names: &Alternatives) -> Option<String> {
             names.join(" or ")
         ));
     }
+    if let [only] = &names[..]
+        && let Some(doubt) = values::check(only, text)
+            .err()
+            .or_else(|| values::doubt(only, text))
+    {
+        // The cure for a `match` may be a pattern or a list, and overrides take neither.
+        let found = doubt
+            .split_once("; write")
+            .map_or(&*doubt, |(found, _)| found);
+        return Some(format!(
+            "{shown}, {found}; write each subject, or a rule with a `match`"
+        ));
+    }
     let is_address = text.parse::<IpAddr>().is_ok() && !has(names, "ip");
     let is_digest = text.starts_with("sha256:") && !has(names, "api_key");
     (is_address || is_digest).then(|| {
@@ -265,6 +278,9 @@ mod tests {
             ("user", "192.0.2.7"),
             ("user", "sha256:00"),
             ("method", "FETCH"),
+            ("header.user-agent", "^curl"),
+            ("header.x-plan", "free, pro"),
+            ("raw_path", "login"),
         ] {
             assert!(subject_text(text, &by(names), 64).is_ok(), "{text}");
             assert!(doubt(text, &by(names)).is_some(), "{text}");

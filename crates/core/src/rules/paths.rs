@@ -17,6 +17,20 @@ pub(super) fn check(text: &str) -> Result<(), String> {
             path.escape_debug()
         ));
     }
+    check_beginning(text)?;
+    if text.contains(['?', '#']) {
+        return Err("but a path has no query; write what stands before `?` or `#`".to_owned());
+    }
+    if is_several(text) {
+        return Err("which is several paths in one text; write a list: [/login, /signup]".into());
+    }
+    if text.split('/').any(is_named) {
+        return Err("in which a segment has a name; write `*` for it".into());
+    }
+    Ok(())
+}
+
+fn check_beginning(text: &str) -> Result<(), String> {
     if !text.starts_with(['/', '*']) {
         return Err(format!(
             "but every path begins with `/`; write /{}",
@@ -30,16 +44,50 @@ pub(super) fn check(text: &str) -> Result<(), String> {
             below.escape_debug()
         ));
     }
-    if text.contains(['?', '#']) {
-        return Err("but a path has no query; write what stands before `?` or `#`".to_owned());
+    Ok(())
+}
+
+/// What is wrong with a path that a rule names as it is sent, and what to write. Such a path may have a query, may be a
+/// whole URL, and may have any text in which only blanks and anchors are certain to be a mistake: no request line has them.
+pub(super) fn check_raw(text: &str) -> Result<(), String> {
+    if text.starts_with('^') || text.ends_with('$') || text.starts_with(".*") {
+        return Err(
+            "which is a regular expression; write `*` within a segment and /** for all below"
+                .to_owned(),
+        );
     }
-    if is_several(text) {
+    if let Some((path, method)) = with_method(text) {
+        return Err(format!(
+            "which is a path and a method; write `raw_path: {}` and `method: {method}`",
+            path.escape_debug()
+        ));
+    }
+    if is_several(text) && text.contains(char::is_whitespace) {
         return Err("which is several paths in one text; write a list: [/login, /signup]".into());
     }
-    if text.split('/').any(is_named) {
-        return Err("in which a segment has a name; write `*` for it".into());
+    if text.contains("://") {
+        return Ok(());
     }
-    Ok(())
+    check_beginning(text)
+}
+
+/// A path as it is sent that may be right and is probably not.
+pub(super) fn doubt_raw(text: &str) -> Option<&'static str> {
+    if is_several(text) {
+        return Some("which may be several paths in one text; write a list if it is");
+    }
+    if is_regular_expression(text) {
+        return Some(
+            "which may be a regular expression and is compared as it is; write `*` within a segment and /** for all below",
+        );
+    }
+    if text.contains('/') && text.split('/').any(is_named) {
+        return Some(
+            "in which a segment may be a name and is compared as it is; write `*` for any",
+        );
+    }
+    let has_blank = text.contains(char::is_whitespace);
+    has_blank.then_some("which has a blank inside, as no request line has; write %20")
 }
 
 /// A path that may be right and is probably not: blanks are rare in paths and common between them.
@@ -50,7 +98,7 @@ pub(super) fn doubt(text: &str) -> Option<&'static str> {
     )
 }
 
-/// Parentheses and `$` alone are in paths of OData: `/orders(7)`, `/$batch`.
+/// Whether a text is a regular expression, by signs that paths do not have. Parentheses and `$` alone are in paths of OData: `/orders(7)`, `/$batch`.
 fn is_regular_expression(text: &str) -> bool {
     let signs = [".*", ".+", "(?", "[^", "[0-9", "[a-z", "[A-Z", r"\d", r"\w"];
     let has_alternatives = text.contains('(') && text.contains('|');
@@ -138,6 +186,46 @@ mod tests {
             "/robots%2E*",
         ] {
             assert_eq!(check(path), Ok(()), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_as_it_is_sent_is_wrong_where_no_request_line_has_it() {
+        for (text, cure) in [
+            ("login", "write /login"),
+            ("^/a.*$", "write `*` within a segment"),
+            ("/a$", "write `*` within a segment"),
+            ("/a, /b", "write a list"),
+            ("/a POST", "write `raw_path: /a` and `method: POST`"),
+            ("*/admin/**", "write /**/admin/**"),
+        ] {
+            let wrong = check_raw(text).unwrap_err();
+            assert!(wrong.contains(cure), "{wrong}");
+        }
+        for text in [
+            "/a,/b",
+            "/x/.+",
+            "/v1/:id",
+            "/v1/{id}",
+            "/my report",
+            "/(a|b)",
+        ] {
+            assert_eq!(check_raw(text), Ok(()), "{text}");
+            assert!(doubt_raw(text).is_some(), "{text}");
+        }
+        for text in [
+            "/a?x=1",
+            "/a?to=/b",
+            "//login",
+            "/%6cogin",
+            "/a;v=1",
+            "/a/*",
+            "**/admin/**",
+            "*",
+            "http://a.example/x",
+            "/$batch?$top=1",
+        ] {
+            assert_eq!((check_raw(text), doubt_raw(text)), (Ok(()), None), "{text}");
         }
     }
 

@@ -6,7 +6,7 @@
 use super::fault::shown;
 use super::glob::Glob;
 use super::names::meant_name;
-use super::{hosts, methods, paths};
+use super::{free_text, hosts, methods, paths};
 use crate::request::{PRIORITY, Priority, normal_method};
 
 const MAX_PATTERN_BYTES: usize = 1_024;
@@ -26,10 +26,11 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     }
     match name {
         "path" => paths::check(text),
+        "raw_path" => paths::check_raw(text),
         "method" => methods::check(text),
         "host" => hosts::check(text),
         PRIORITY if !Glob::is_glob(text) => check_priority(text),
-        _ => Ok(()),
+        _ => free_text::check(name, text),
     }
 }
 
@@ -37,6 +38,7 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
 pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
     match name {
         "path" => paths::doubt(text).map(str::to_owned),
+        "raw_path" if !text.is_empty() => paths::doubt_raw(text).map(str::to_owned),
         "method" if finds_none(name, &normal_method(text), methods::all()) => Some(
             "which no registered method of HTTP matches; correct it unless callers send such a one"
                 .to_owned(),
@@ -52,7 +54,8 @@ pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
             "where `**` is any text and not any number of segments, so that /a/** does not match /a; write both in a list"
                 .to_owned(),
         ),
-        _ => None,
+        "host" | PRIORITY | "method" => None,
+        _ => free_text::doubt(name, text),
     }
 }
 

@@ -128,14 +128,14 @@ fn the_condition_that_tells_rules_apart_is_the_one_they_are_filed_by() {
 fn an_index_finds_all_that_a_scan_finds() {
     let patterns = [
         "/a", "/a/**", "/a/*", "/*/b", "/**/b", "/a/**/c", "/a*/b", "/*a/b", "/a/*b*/c", "/**",
-        "*b", "a*", "**", "/a/b/c", "/*/*", "/**/*c", "/a/", "/",
+        "*b", "*a*", "**", "/a/b/c", "/*/*", "/**/*c", "/a/", "/",
     ];
     let paths = [
         "/", "/a", "/a/", "/a/b", "/a/b/c", "/ab/b", "/ba/b", "/b", "/a/xbx/c", "/x/y", "b", "abc",
         "/a/b/c/b", "",
     ];
     for name in ["resource", "raw_path"] {
-        let set = rules(|i| format!("{name}: ['{}', never-{i}]", patterns[i % patterns.len()]));
+        let set = rules(|i| format!("{name}: ['{}', /never-{i}]", patterns[i % patterns.len()]));
         for path in paths {
             let request = Request::default().with(name, path);
             let found = set.applying(&request, Purpose::Check).to_vec();

@@ -1,0 +1,238 @@
+//! Values of attributes that may have any text: headers, users, names of your own.
+//!
+//! Regular expressions and several values in one text are what other programs take. Here they would be compared as
+//! they are and match nothing. Values of headers that have a known form cannot be such texts: there they are errors.
+//! Elsewhere they may be meant, because no text can be marked as literal: there they are warnings.
+
+use crate::request::HEADER;
+
+/// Headers whose values never look like a regular expression.
+const OF_KNOWN_FORM: [&str; 7] = [
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "content-type",
+    "origin",
+    "referer",
+    "user-agent",
+];
+
+const CURE: &str = "which is a regular expression and would be compared as it is; write `*` for any text, such as \
+                    \"*bot*\", and a list for several";
+
+/// What is wrong with `text` as a value or pattern of the attribute `name`, and what to write.
+pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
+    let header = name.strip_prefix(HEADER);
+    let has_form = header.is_some_and(|header| OF_KNOWN_FORM.contains(&header));
+    if has_form && (is_anchored(text) || has_signs(text) || is_delimited(text)) {
+        return Err(CURE.to_owned());
+    }
+    Ok(())
+}
+
+/// What is probably not meant by `text` as a value or pattern of the attribute `name`.
+pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
+    let header = name.strip_prefix(HEADER);
+    let is_expression = match header {
+        Some(_) => is_anchored(text) || has_signs(text),
+        // A name may end with `$`, and `DOMAIN\dave` has a backslash.
+        None => is_nginx(text) || text.starts_with('^') || text.starts_with(".*"),
+    };
+    if is_expression {
+        return Some(
+            "which may be a regular expression and is compared as it is; write `*` for any text, such as \"*bot*\", \
+             and a list for several"
+                .to_owned(),
+        );
+    }
+    if header.is_some() && has_dot_star(text) {
+        return Some(
+            "in which `.*` is a dot and any text; write `*` if any text is meant".to_owned(),
+        );
+    }
+    let is_list = header.is_some_and(is_of_lists);
+    let several = header.is_some() && is_several(text, '|') || !is_list && is_several(text, ',');
+    several.then(|| {
+        "which may be several values in one text and is compared as it is; write a list of them if they are".to_owned()
+    })
+}
+
+/// `^curl`, `curl$`, `.*bot` and the `~*bot` of nginx.
+fn is_anchored(text: &str) -> bool {
+    let ends = text.len() > 1 && text.ends_with('$');
+    ends || text.starts_with('^') || text.starts_with(".*") || is_nginx(text)
+}
+
+/// `~ bot`, `~*bot`, `~^curl`. A plain `~1.2` is a range of versions.
+fn is_nginx(text: &str) -> bool {
+    let rest = text.strip_prefix('~');
+    rest.is_some_and(|rest| rest.starts_with(['*', '^', ' ', '(', '.']))
+}
+
+/// `(?i)bot`, `[Bb]ot`, `[a-z]`, `\d+`, `(curl|wget)`.
+fn has_signs(text: &str) -> bool {
+    let signs = [
+        "(?", "[^", "[0-9", "[a-z", "[A-Z", r"\d", r"\w", r"\s", r"\b", r"\.", r"\/",
+    ];
+    // The comment of a user agent has blanks: `(Linux; U|X)`.
+    let has_alternatives = text.split('(').skip(1).any(|rest| {
+        let inner = rest.split_once(')').map_or("", |(inner, _)| inner);
+        inner.contains('|') && !inner.contains([' ', ';'])
+    });
+    has_alternatives || has_cases(text) || signs.iter().any(|sign| text.contains(sign))
+}
+
+/// A letter in both cases in brackets: `[Bb]`.
+fn has_cases(text: &str) -> bool {
+    text.as_bytes().windows(4).any(|four| match four {
+        [b'[', a, b, b']'] => a != b && a.is_ascii_alphabetic() && a.eq_ignore_ascii_case(b),
+        _ => false,
+    })
+}
+
+/// `/bot/` and `/bot/i`.
+fn is_delimited(text: &str) -> bool {
+    let Some((inner, flags)) = text
+        .strip_prefix('/')
+        .and_then(|rest| rest.rsplit_once('/'))
+    else {
+        return false;
+    };
+    !inner.is_empty() && flags.len() <= 4 && flags.chars().all(|flag| "gimsuxy".contains(flag))
+}
+
+/// `.*` behind a letter or a bracket. Behind a digit it is part of a version: `MyApp/3.*`.
+fn has_dot_star(text: &str) -> bool {
+    let mut places = text.match_indices(".*");
+    places.any(|(at, _)| !text[..at].ends_with(|c: char| c.is_ascii_digit()))
+}
+
+/// Whether `separator` stands between words, as in `curl|wget` and `free, pro`. Ids such as `auth0|123`, user agents
+/// such as `(KHTML, like Gecko)` and media types are one value.
+fn is_several(text: &str, separator: char) -> bool {
+    let is_word = |part: &str| {
+        let fits = |c: char| c.is_alphabetic() || matches!(c, '-' | '_' | '*');
+        !part.is_empty() && part.chars().all(fits) && part.chars().any(char::is_alphabetic)
+    };
+    text.contains(separator) && text.split(separator).map(str::trim).all(is_word)
+}
+
+/// Headers whose values are lists with commas.
+fn is_of_lists(header: &str) -> bool {
+    header.starts_with("accept")
+        || matches!(
+            header,
+            "cache-control"
+                | "pragma"
+                | "via"
+                | "vary"
+                | "allow"
+                | "connection"
+                | "te"
+                | "expect"
+                | "priority"
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(PartialEq, Debug)]
+    enum Finding {
+        Wrong,
+        Doubted,
+        Nothing,
+    }
+    use Finding::{Doubted, Nothing, Wrong};
+
+    fn finding(name: &str, text: &str) -> Finding {
+        match (check(name, text), doubt(name, text)) {
+            (Err(_), _) => Wrong,
+            (Ok(()), Some(_)) => Doubted,
+            (Ok(()), None) => Nothing,
+        }
+    }
+
+    #[test]
+    fn regular_expressions_are_wrong_where_values_have_a_form_and_doubted_elsewhere() {
+        for text in [
+            ".*[Bb]ot.*",
+            "(?i).*bot.*",
+            "~*bot",
+            "^curl",
+            "curl$",
+            "(curl|wget)",
+            r"curl/\d+",
+            "[Bb]ot",
+        ] {
+            assert_eq!(finding("header.user-agent", text), Wrong, "{text}");
+            assert_eq!(finding("header.x-agent", text), Doubted, "{text}");
+        }
+        assert_eq!(finding("header.user-agent", "/bot/i"), Wrong);
+        assert_eq!(finding("header.x-uri", "/a/i"), Nothing);
+        for text in [".*bot", "^ada", "~*ada"] {
+            assert_eq!(finding("user", text), Doubted, "{text}");
+        }
+    }
+
+    #[test]
+    fn several_values_in_one_text_are_doubted() {
+        for (name, text) in [
+            ("header.user-agent", "curl|wget"),
+            ("header.user-agent", "curl, wget"),
+            ("header.user-agent", "*curl*|*wget*"),
+            ("header.user-agent", "curl.*"),
+            ("header.x-plan", "free,pro"),
+            ("user", "ada, bob"),
+        ] {
+            assert_eq!(finding(name, text), Doubted, "{name} {text}");
+        }
+    }
+
+    #[test]
+    fn values_that_clients_send_are_neither() {
+        for (name, text) in [
+            (
+                "header.user-agent",
+                "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
+            ),
+            (
+                "header.user-agent",
+                "Mozilla/5.0 (Windows NT 10.0) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0",
+            ),
+            (
+                "header.user-agent",
+                "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
+            ),
+            ("header.user-agent", "Dalvik/2.1.0 (Linux; U|X; Android 9)"),
+            ("header.user-agent", "MyApp/3.*"),
+            ("header.user-agent", "*[bot]*"),
+            ("header.accept", "text/html, */*"),
+            (
+                "header.accept",
+                "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8",
+            ),
+            ("header.accept-encoding", "gzip, deflate, br"),
+            ("header.content-type", "application/vnd.api+json"),
+            ("header.content-type", "multipart/form-data; boundary=*"),
+            ("header.referer", "https://a.example/*"),
+            ("header.referer", "https://a.example/?q=a|b"),
+            ("header.x-user", "auth0|5f7c8"),
+            ("header.x-version", "~1.2"),
+            ("header.x-price", "$"),
+            ("header.x-date", "Wed, 21 Oct 2026 07:28:00 GMT"),
+            ("header.authorization", "Bearer *"),
+            ("header.cookie", "*a=b*"),
+            ("user", r"DOMAIN\dave"),
+            ("user", "HOST01$"),
+            ("user", "auth0|abc"),
+            ("user", "team.*"),
+            ("user", "*@example.com"),
+            ("org", "Acme, Inc."),
+            ("generic_key", "a/b"),
+        ] {
+            assert_eq!(finding(name, text), Nothing, "{name} {text}");
+        }
+    }
+}
