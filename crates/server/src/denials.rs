@@ -9,7 +9,7 @@ use tidegate::identity::Digest;
 use tidegate::observe::{Line, RuleSeries};
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::engine::{Decision, Fate, LimitView};
-use tidegate_core::request::{Edge, Request};
+use tidegate_core::request::{Edge, PRIORITY, Request};
 use tidegate_core::rules::{By, Rule};
 use tidegate_core::store::Single;
 use tidegate_core::units::Nanos;
@@ -273,6 +273,7 @@ fn value(name: &str, request: &Request<'_>, shown: LogSubjects) -> Option<String
     match name {
         "ip" => request.ip.map(|ip| ip.to_string()),
         "api_key" => request.api_key.map(|key| shortened(&key.digest)),
+        PRIORITY => Some(request.priority().name().to_owned()),
         name => {
             let text = request.text(name).filter(|text| !text.is_empty())?;
             if is_credential(name) {

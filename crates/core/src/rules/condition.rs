@@ -61,6 +61,7 @@ impl Attribute {
         match name {
             "ip" => request.ip.is_some(),
             "api_key" => request.api_key.is_some(),
+            PRIORITY => true,
             name => request.text(name).is_some_and(|text| !text.is_empty()),
         }
     }

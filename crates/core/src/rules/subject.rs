@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::model::{By, IfMissing, Rule};
-use crate::request::Request;
+use crate::request::{PRIORITY, Request};
 
 /// The value that counts for one place of a rule's `by`.
 pub(crate) enum Value<'r> {
@@ -94,6 +94,8 @@ pub(crate) fn value_of<'r>(
     let present = alternatives.iter().find_map(|name| match &**name {
         "ip" => request.ip.map(Value::Ip),
         "api_key" => request.api_key.map(|key| Value::Key(key.digest)),
+        // Every request has one, and no client can make up another to have a counter of its own.
+        PRIORITY => Some(Value::Text(PRIORITY, request.priority().name())),
         name => request
             .text(name)
             .filter(|value| !value.is_empty())
@@ -109,6 +111,7 @@ pub(crate) fn value_of<'r>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::{SourceFile, parse};
 
     fn joined(values: &[&str]) -> String {
         let mut out = String::new();
@@ -125,6 +128,43 @@ mod tests {
         assert_eq!(joined(&["a", "b,c"]), r"a,b\,c");
         assert_eq!(joined(&[r"a\", "b"]), r"a\\,b");
         assert_eq!(joined(&["a,b"]), "a,b", "one value stands as it is");
+    }
+
+    /// An override for `normal` did not hold for requests that say nothing, and an invented priority had a counter
+    /// of its own.
+    #[test]
+    fn a_request_without_a_known_priority_counts_as_normal() {
+        let text = "version: 1\nrules: [{ name: r, by: priority, if_missing: skip, rate: 9/s, \
+                    overrides: { normal: 1/s } }]\n";
+        let file = SourceFile {
+            name: "rules.yaml",
+            text,
+        };
+        let set = parse(&[file]).unwrap();
+        let rule = &set.rules()[0];
+        let said = |priority: Option<&'static str>| {
+            let request = Request {
+                ip: Some([192, 0, 2, 1].into()),
+                ..Request::default()
+            };
+            let request = match priority {
+                Some(priority) => request.with(PRIORITY, priority),
+                None => request,
+            };
+            assert!(rule.applies(&request), "{priority:?}");
+            subject_text(rule, &request)
+        };
+        for priority in [
+            None,
+            Some(""),
+            Some("urgent"),
+            Some("Normal"),
+            Some("normal"),
+        ] {
+            assert_eq!(said(priority).as_deref(), Some("normal"), "{priority:?}");
+        }
+        assert_eq!(said(Some("critical")).as_deref(), Some("critical"));
+        assert_eq!(rule.limits(None, "normal")[0].count(), 1);
     }
 
     #[test]
