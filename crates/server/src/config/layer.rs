@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::name_list::file_names;
 use super::quantity::{file_millis, file_seconds, millis, seconds};
 use super::{BadConfig, EnvoyHeaders, LogFormat, LogLevel, LogSubjects, Reset, Size};
 use crate::address::Address;
@@ -120,6 +121,7 @@ pub(crate) struct Layer {
         value_name = "NAME",
         value_delimiter = ','
     )]
+    #[serde(default, deserialize_with = "file_names")]
     pub(crate) grpc_client_san: Option<Vec<String>>,
 
     /// Which headers Envoy is asked to put on its answers: ours (RateLimit and its kin, Retry-After),
@@ -162,6 +164,7 @@ pub(crate) struct Layer {
         value_name = "NAME",
         value_delimiter = ','
     )]
+    #[serde(default, deserialize_with = "file_names")]
     pub(crate) admin_host: Option<Vec<String>>,
 
     /// Let every rule only watch: count what it would refuse, refuse nothing

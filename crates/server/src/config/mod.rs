@@ -5,6 +5,7 @@
 
 mod environment;
 mod layer;
+mod name_list;
 mod quantity;
 mod settle;
 mod values;

@@ -152,15 +152,34 @@ fn blanks_around_names_do_not_count_and_what_is_no_name_is_an_error() {
         let text = format!("{tls}grpc_client_san: {names}\nadmin_host: {names}\n");
         file(&text).unwrap().settle()
     };
-    let settings = settled("[a.example, ' b.example ', 'spiffe://mesh/b']").unwrap();
-    let want = ["a.example", "b.example", "spiffe://mesh/b"];
-    assert_eq!(settings.admin_hosts, want);
-    assert_eq!(settings.grpc_tls.unwrap().client_names, want);
-    for bad in ["['']", "[a, ' ']", "['a b']", "['*.example']", "['a,b']"] {
+    for names in [
+        "[a.example, ' b.example ', 'spiffe://mesh/b']",
+        "a.example, b.example,spiffe://mesh/b",
+        "'a.example,b.example, spiffe://mesh/b '",
+    ] {
+        let settings = settled(names).unwrap();
+        let want = ["a.example", "b.example", "spiffe://mesh/b"];
+        assert_eq!(settings.admin_hosts, want);
+        assert_eq!(settings.grpc_tls.unwrap().client_names, want);
+    }
+    assert_eq!(settled("a.example").unwrap().admin_hosts, ["a.example"]);
+    for bad in [
+        "['']",
+        "[a, ' ']",
+        "['a b']",
+        "['*.example']",
+        "['a,b']",
+        "'a,,b'",
+        "a, b c",
+        "'a, *.b'",
+    ] {
         let wrong = settled(bad).unwrap_err().to_string();
         assert!(wrong.contains("which is no name; write"), "{wrong}");
         let host = file(&format!("admin_host: {bad}\n")).unwrap().settle();
         let wrong = host.unwrap_err().to_string();
         assert!(wrong.starts_with("--admin-host has `"), "{wrong}");
+    }
+    for bad in ["5", "{ a: b }", "~", "''"] {
+        assert!(file(&format!("admin_host: {bad}\n")).is_err(), "{bad}");
     }
 }
