@@ -1,7 +1,11 @@
 //! Rules that can never apply: always replaced, or with a match that contradicts itself.
 
-use crate::rules::condition::{Condition, Wanted};
+use ipnet::IpNet;
+
+use crate::request::Priority;
+use crate::rules::condition::{Attribute, Condition, Wanted};
 use crate::rules::fault::Warning;
+use crate::rules::glob::Glob;
 use crate::rules::model::{Mode, Purpose, Rule};
 use crate::rules::set::RuleSet;
 
@@ -15,6 +19,8 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
                 condition.wanted
             );
             warnings.push(super::warning(rule, message));
+        } else if let Some(condition) = rule.matching.none.iter().find(|none| is_everything(none)) {
+            warnings.push(super::warning(rule, excludes_everything(condition)));
         }
     }
     for other in set.rules() {
@@ -46,6 +52,40 @@ pub(super) fn paths(rule: &Rule) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Whether a condition holds for every request that a proxy describes: they all have a path, a method, an address and a
+/// priority. `not: { user: "**" }` is for requests without a user.
+fn is_everything(condition: &Condition) -> bool {
+    match &condition.wanted {
+        Wanted::Nets(nets) => {
+            let everywhere = |is_family: fn(&IpNet) -> bool| {
+                nets.iter()
+                    .any(|net| net.prefix_len() == 0 && is_family(net))
+            };
+            everywhere(|net| matches!(net, IpNet::V4(_)))
+                && everywhere(|net| matches!(net, IpNet::V6(_)))
+        }
+        Wanted::Texts(texts) => match &condition.attribute {
+            Attribute::Priority => Priority::ALL.iter().all(|known| texts.hold(known.name())),
+            Attribute::Text(name) if matches!(&**name, "path" | "method") => {
+                texts.globs.iter().any(Glob::is_anything)
+            }
+            _ => false,
+        },
+    }
+}
+
+fn excludes_everything(condition: &Condition) -> String {
+    let name = condition.attribute.name();
+    let applies = match &condition.attribute {
+        Attribute::Priority => "can never apply".to_owned(),
+        _ => format!("can only apply to requests without `{name}`, which no proxy sends"),
+    };
+    format!(
+        "{applies}: its `not` excludes every `{name}` by {}; write which it excludes, or remove it",
+        condition.wanted
+    )
+}
+
 /// A condition all of whose values the `not` of the same rule refuses.
 fn contradiction(rule: &Rule) -> Option<&Condition> {
     rule.matching.all.iter().find(|wanted| {
@@ -55,7 +95,8 @@ fn contradiction(rule: &Rule) -> Option<&Condition> {
     })
 }
 
-/// Whether `wide` holds wherever `narrow` does. A glob is covered by itself and by "anything" only.
+/// Whether `wide` holds wherever `narrow` does. A glob is covered by itself, by "anything", and a path by `/a/**` above
+/// it; others may be covered too and are not looked into.
 fn covers(wide: &Condition, narrow: &Condition) -> bool {
     if wide.attribute != narrow.attribute {
         return false;
@@ -68,11 +109,23 @@ fn covers(wide: &Condition, narrow: &Condition) -> bool {
             narrow.literals.iter().all(|text| wide.hold(text))
                 && narrow.globs.iter().all(|glob| {
                     let mut known = wide.globs.iter();
-                    known.any(|known| known == glob || known.as_str() == "**")
+                    known.any(|known| glob_covers(known, glob))
                 })
         }
         _ => false,
     }
+}
+
+fn glob_covers(wide: &Glob, narrow: &Glob) -> bool {
+    if wide == narrow || wide.as_str().bytes().all(|byte| byte == b'*') {
+        return true;
+    }
+    if !wide.has_segments() || !narrow.has_segments() {
+        return false;
+    }
+    // `/a/**` matches whatever begins with `/a/`.
+    let above = wide.as_str().strip_suffix("**");
+    above.is_some_and(|above| !above.contains('*') && narrow.as_str().starts_with(above))
 }
 
 /// Whether `other`, which replaces `rule`, applies wherever it does.
