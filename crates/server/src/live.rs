@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,6 +20,7 @@ use tracing::{info, warn};
 
 use crate::config::{LogSubjects, RulesFrom};
 use crate::denials::listed_subject;
+use crate::first_config::ConfigSource;
 use crate::logs::Shown;
 use crate::service::Service;
 use crate::xds::{self, Following};
@@ -381,8 +381,13 @@ fn tell(service: &Service, standing: &Mutex<Standing>, news: News<'_>) {
         News::Keys(state) => ("keys", state),
     };
     match state {
-        State::Current => in_force(service, what, &mut standing),
-        State::Stale(why) => not_taken(service, what, &why.to_string()),
+        State::Current => {
+            if let News::Rules(_) = news {
+                service.first_config.record_loaded(ConfigSource::Files);
+            }
+            in_force(service, what, &mut standing);
+        }
+        State::Stale(why) => not_taken(service, ConfigSource::Files, what, &why.to_string()),
     }
 }
 
@@ -402,11 +407,8 @@ fn tell_xds(service: &Service, standing: &Mutex<Standing>, news: xds::News<'_>) 
     match news {
         xds::News::Met => {
             // What was refused stays refused.
-            if standing
-                .xds
-                .as_ref()
-                .is_some_and(|why| why.starts_with(LOST))
-            {
+            let is_away = |why: &String| why.starts_with(LOST) || why.starts_with(NOTHING_SENT);
+            if standing.xds.as_ref().is_some_and(is_away) {
                 standing.xds = None;
             }
             info!("the control plane is met");
@@ -415,30 +417,45 @@ fn tell_xds(service: &Service, standing: &Mutex<Standing>, news: xds::News<'_>) 
             standing.xds = None;
             let version = Shown(version).to_string();
             info!(version, "the control plane sent limits");
+            service
+                .first_config
+                .record_loaded(ConfigSource::ControlPlane);
             in_force(service, "xds", &mut standing);
         }
         xds::News::Refused { version, why } => {
             standing.xds = Some(why.to_owned());
             let version = Shown(version).to_string();
             warn!(version, "the control plane sent limits with faults");
-            not_taken(service, "xds", why);
+            not_taken(service, ConfigSource::ControlPlane, "xds", why);
         }
         xds::News::Lost { why, wait_ms } => {
             let why = Shown(why).to_string();
+            let is_loaded = service.first_config.is_loaded(ConfigSource::ControlPlane);
+            let away = if is_loaded { LOST } else { NOTHING_SENT };
             if standing.xds.is_none() {
-                standing.xds = Some(format!("{LOST}: {why}"));
+                standing.xds = Some(format!("{away}: {why}"));
             }
-            warn!(why, wait_ms, "{LOST}, what it said last stays in force");
+            if is_loaded {
+                warn!(why, wait_ms, "{LOST}, what it sent last stays in force");
+            } else {
+                warn!(
+                    why,
+                    wait_ms, "{NOTHING_SENT}, and calls of Envoy fail until it does"
+                );
+            }
         }
     }
 }
 
 const LOST: &str = "the control plane is lost";
+/// Before its first good configuration.
+const NOTHING_SENT: &str = "the control plane has sent no good limits yet";
 
-fn not_taken(service: &Service, what: &str, why: &str) {
+/// Of files, or of the plane: the last good configuration of that source stays in force, if there is one.
+fn not_taken(service: &Service, source: ConfigSource, what: &str, why: &str) {
     service.metrics.reload.successful.set(0);
     service.metrics.reload.rejected.inc();
-    if service.limiter.policy().load().is_given() {
+    if service.first_config.is_loaded(source) {
         warn!(what, why, "not taken, the last good ones stay in force");
     } else {
         warn!(what, why, "not taken, and nothing is in force yet");
@@ -447,9 +464,8 @@ fn not_taken(service: &Service, what: &str, why: &str) {
 
 fn in_force(service: &Service, what: &str, standing: &mut Standing) {
     let policy = service.limiter.policy().get();
-    service.configured.store(policy.is_given(), Relaxed);
     if !policy.is_given() {
-        warn!("there is no configuration yet");
+        warn!("there is no configuration yet, so requests get errors");
         return;
     }
     service.metrics.load(&policy.rules);

@@ -1,7 +1,6 @@
 //! What every edge shares: the limiter, the numbers and the ids. Denials are logged by [`denials`](crate::denials).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -11,7 +10,7 @@ use tidegate::http::{BodyStyle, Context, ResetStyle};
 use tidegate::observe::Metrics;
 use tidegate::{Acquired, Limiter, OVERTAKEN, Reservation, SlotError, Ticket};
 use tidegate_core::engine::Decision;
-use tidegate_core::request::Request;
+use tidegate_core::request::{Edge, Request};
 use tidegate_core::store::StoreError;
 use tidegate_core::units::Nanos;
 use tokio::runtime::Handle;
@@ -24,7 +23,9 @@ use crate::denials::{second, told_as_count};
 use crate::drain::Phase;
 use crate::edges::auth::wire::Reading;
 use crate::edges::envoy::{EnvoyOptions, Statistics};
+use crate::first_config::{FirstConfig, MissingConfigError};
 use crate::ids::{Id, Ids};
+use crate::readiness::Readiness;
 use crate::waiting::Waiting;
 
 /// The limiter of this process.
@@ -42,9 +43,8 @@ pub(crate) struct Service {
     pub(crate) reading: ArcSwapOption<Reading>,
     pub(crate) envoy: EnvoyOptions,
     pub(crate) envoy_statistics: Option<Statistics>,
-    /// Whether there are rules to decide described requests by: a service that starts without its
-    /// configuration has none until it is found.
-    pub(crate) configured: AtomicBool,
+    /// Whether there is a configuration to decide by: a service that starts without one has none until it is loaded.
+    pub(crate) first_config: FirstConfig,
 }
 
 /// Which of the rules that apply a request charges.
@@ -74,16 +74,21 @@ impl Service {
         }
     }
 
-    /// Whether there is anything to decide described requests by.
-    pub(crate) fn is_configured(&self) -> bool {
-        self.configured.load(Relaxed)
+    /// Whether there is a configuration to decide requests of this edge by. Without one nothing is allowed.
+    pub(crate) fn require_config(&self, edge: Edge) -> Result<(), MissingConfigError> {
+        self.first_config.require(edge)
+    }
+
+    /// Whether requests should be sent here.
+    pub(crate) fn readiness(&self) -> Readiness {
+        Readiness::of(*self.phase.borrow(), self.first_config.require_all())
     }
 
     /// Whether to go on sending requests here, as the reference service tells it.
     pub(crate) fn is_healthy(&self) -> bool {
         let configured = || {
             let policy = self.limiter.policy().load();
-            policy.is_given() && policy.rules.domains().len() > 0
+            self.require_config(Edge::Envoy).is_ok() && policy.rules.domains().len() > 0
         };
         let serving = *self.phase.borrow() == Phase::Serving;
         serving && (!self.envoy.healthy_when_configured || configured())

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -32,6 +31,7 @@ use crate::edges::envoy::serve::Envoy;
 use crate::edges::http::serve::Public;
 use crate::edges::resp::serve::{Password, Resp};
 use crate::envoy_compat::{AdminToken, Compat, Told};
+use crate::first_config::FirstConfig;
 use crate::ids::Ids;
 use crate::kept::Kept;
 use crate::live::{self, Live};
@@ -410,7 +410,7 @@ fn service(
         Some(own) => own.clone(),
     };
     let policy = live::first(&settings.rules, settings.reading()).map_err(Failure::Config)?;
-    let configured = policy.is_given();
+    let first_config = FirstConfig::new(&settings.rules, policy.is_given());
     let clock = SystemClock::new();
     let metrics = Arc::new(Metrics::default());
     let store = match &settings.store {
@@ -461,7 +461,7 @@ fn service(
         reading: ArcSwapOption::empty(),
         envoy: settings.envoy.clone(),
         envoy_statistics: settings.envoy.near_ratio.map(Statistics::new),
-        configured: AtomicBool::new(configured),
+        first_config,
     })
 }
 

@@ -34,6 +34,7 @@ mod http2;
 mod leases;
 mod logs;
 mod memory;
+mod no_configuration;
 mod oversized;
 mod pages;
 mod proxies;

@@ -7,6 +7,7 @@ mod heads;
 use tidegate_parts::{Arrived, Make, Release, ReverseProxy, Upstream};
 
 use crate::http::{Client, Reply};
+use crate::no_configuration;
 use crate::server::{Server, wait_for};
 
 const RULES: &str = "
@@ -339,6 +340,45 @@ fn freeze(server: &Server) {
 fn nginx_caddy_and_haproxy_let_everything_pass_without_tidegate() {
     for make in [Make::Nginx, Make::Caddy, Make::Haproxy] {
         make.releases().into_iter().for_each(opens);
+    }
+}
+
+/// A Tidegate without rules is not away, and its error is not taken for a yes. HAProxy probes it: probes that took it out
+/// of service would let everything pass.
+#[test]
+fn no_proxy_lets_anything_pass_while_tidegate_has_no_configuration() {
+    for make in MAKES {
+        for release in make.releases() {
+            let Stand {
+                server,
+                proxy,
+                backend,
+            } = Stand::edited(release, &[]);
+            let place = server.http.to_string();
+            drop(server);
+            let stand = Stand {
+                server: no_configuration::start_with(None, &place),
+                proxy,
+                backend,
+            };
+            stand.backend.take();
+            if make == Make::Haproxy {
+                // A probe begins when the one before it was evaluated.
+                let sample = r#"tidegate_http_answers_total{edge="http",status="503"}"#;
+                wait_for("probes", || (stand.server.metric(sample) > 2).then_some(()));
+            }
+            let status = if make == Make::Nginx { 500 } else { 503 };
+            stand.fails(status, 2, "POST", "/free", &[]);
+            let folder = stand.server.dir.path().join("config");
+            std::fs::create_dir(&folder).unwrap();
+            stand.server.write("config/rules.yaml", RULES);
+            wait_for("a configuration", || {
+                let status = stand.ask(2, "POST", "/free", &[]).status;
+                (status == 200).then_some(())
+            });
+            stand.backend.take();
+            stand.fails(403, 99, "POST", "/free", &[]);
+        }
     }
 }
 

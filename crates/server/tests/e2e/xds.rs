@@ -295,9 +295,83 @@ async fn a_forced_start_answers_every_call_with_an_error_until_there_is_a_config
     let reply = talk.tell("1", &[yearly("shop", "", 1)]).await;
     assert!(reply.error_detail.is_some() && reply.version_info.is_empty());
     assert_eq!(ask(&server, "shop", "a"), 400, "a bad one is none");
+    let check = || {
+        server
+            .post("/v1/check", r#"{"attributes": {"ip": "192.0.2.1"}}"#)
+            .status
+    };
+    let ready = || server.client().request("GET", "/readyz", &[], "").status;
+    assert_eq!(
+        (check(), ready()),
+        (503, 503),
+        "nor does any other edge decide"
+    );
     talk.tell("2", &[yearly("shop", "k", 1)]).await;
     assert_eq!(
         [ask(&server, "shop", "a"), ask(&server, "shop", "a")],
         [200, 429]
     );
+    assert_eq!((check(), ready()), (200, 200));
+}
+
+/// Envoy's calls were decided by the native rules alone, and the log had a plane lost that had never been met.
+#[tokio::test(flavor = "multi_thread")]
+async fn native_rules_do_not_stand_in_for_a_control_plane_that_has_sent_nothing() {
+    let plane = Plane::open().await;
+    let dir = tempfile::tempdir().unwrap();
+    let rules =
+        "version: 1\nrules: [{ name: login, match: { path: /login }, by: ip, rate: 1/hour }]\n";
+    std::fs::write(dir.path().join("rules.yaml"), rules).unwrap();
+    let mut command = Command::new(BINARY);
+    command
+        .args(["serve", "--envoy-compat", "--rules"])
+        .arg(dir.path().join("rules.yaml"))
+        .env("CONFIG_TYPE", "GRPC_XDS_SOTW")
+        .env("CONFIG_GRPC_XDS_SERVER_URL", plane.address())
+        .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
+        .env("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10ms");
+    let server = tokio::task::spawn_blocking(move || Server::spawn(command, dir));
+    let server = server.await.unwrap();
+    let check = || {
+        server
+            .post(
+                "/v1/check",
+                r#"{"attributes": {"ip": "192.0.2.1", "path": "/login"}}"#,
+            )
+            .status
+    };
+    let ready = || server.client().request("GET", "/readyz", &[], "").json();
+    assert_eq!(ask(&server, "shop", "a"), 400);
+    assert_eq!(
+        [check(), check()],
+        [200, 429],
+        "native rules decide what is theirs"
+    );
+    let reason = ready()["reason"].to_string();
+    assert!(
+        reason.contains("the control plane has not sent a good one"),
+        "{reason}"
+    );
+
+    // A stream that ends before anything was sent.
+    drop(plane.meet().await);
+    let is_of_plane = |line: &serde_json::Value| {
+        let message = line["message"].as_str().unwrap_or_default();
+        line["level"] == "WARN" && message.starts_with("the control plane")
+    };
+    let line = server.wait_log(is_of_plane);
+    let want =
+        "the control plane has sent no good limits yet, and calls of Envoy fail until it does";
+    assert_eq!(line["message"], want);
+    assert_eq!(ask(&server, "shop", "a"), 400);
+
+    let mut talk = plane.meet().await;
+    talk.hear().await;
+    talk.tell("1", &[yearly("shop", "k", 1)]).await;
+    assert_eq!([1, 2].map(|_| ask(&server, "shop", "a")), [200, 429]);
+    assert_eq!(ready()["status"], "ready");
+    drop(talk);
+    let lost = "the control plane is lost, what it sent last stays in force";
+    server.wait_log(|line| line["message"] == lost);
+    assert_eq!(ask(&server, "shop", "b"), 200);
 }

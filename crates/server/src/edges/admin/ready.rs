@@ -1,27 +1,17 @@
-//! Whether this node is ready, and with `?verbose` how its store is.
+//! How the store of this node is, for `/readyz?verbose`.
 //!
 //! A node without its store is ready: it decides by its share of each limit. So is one whose durable counts
 //! are not safe: a probe that took it out of service would leave fewer nodes with the same store. The verbose
 //! page names the cause of a failure without address, user or secret.
 
-use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::counters::StoreCondition;
-use crate::drain::Phase;
 
 /// Whether the caller wants to know how the store is: `?verbose`, `?verbose=1`.
 pub(super) fn is_verbose(query: Option<&str>) -> bool {
     let mut names = query.unwrap_or_default().split('&');
     names.any(|pair| pair.split('=').next() == Some("verbose"))
-}
-
-/// The short answer.
-pub(super) fn status(phase: Phase) -> (StatusCode, &'static str) {
-    match phase {
-        Phase::Serving => (StatusCode::OK, "ready"),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
-    }
 }
 
 /// How the store is.

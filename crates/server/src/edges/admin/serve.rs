@@ -126,12 +126,12 @@ impl Admin {
 
     /// Whether this node is ready, and if it is wanted how its store is.
     fn readiness(&self, id: &Id, condition: Option<&StoreCondition>) -> Answer {
-        let (code, status) = ready::status(*self.service.phase.borrow());
-        let mut page = json!({"status": status});
+        let readiness = self.service.readiness();
+        let mut page = readiness.page();
         if let Some(condition) = condition {
             page["store"] = ready::store(condition);
         }
-        json_answer(code, page.to_string().into(), id)
+        json_answer(readiness.code(), page.to_string().into(), id)
     }
 
     /// The limits of descriptor files, as the reference service lists them.

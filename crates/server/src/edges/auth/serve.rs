@@ -21,6 +21,7 @@ pub(crate) async fn answer(
     peer: &Place,
     parts: &Parts,
 ) -> Result<Answer, Refusal> {
+    service.require_config(Edge::Auth)?;
     let options = Options::read(parts.uri.query())?;
     let reading = service.reading();
     let request = wire::request(&parts.headers, options, peer, &reading)?;

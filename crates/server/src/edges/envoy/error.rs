@@ -4,6 +4,7 @@ use http::{HeaderValue, Response};
 use tidegate_core::store::StoreError;
 
 use super::frame;
+use crate::first_config::MissingConfigError;
 use crate::net::body::BodyError;
 use crate::net::connection::Answer;
 use crate::protobuf::Malformed;
@@ -43,7 +44,7 @@ pub(crate) enum Fault {
     NoDescriptors,
     /// Nothing to decide by. In the words of the reference service.
     #[error("no rate limit configuration loaded")]
-    NoConfiguration,
+    NoConfiguration(#[from] MissingConfigError),
     /// The message did not come whole.
     #[error(transparent)]
     Body(#[from] BodyError),
@@ -90,9 +91,10 @@ impl Fault {
             Fault::NoSuchService => Code::NotFound,
             // As the reference service has it. `Unavailable` would invite Envoy to ask again, and a
             // charge without an answer may have been made.
-            Fault::NoDomain | Fault::NoDescriptors | Fault::NoConfiguration | Fault::Store(_) => {
-                Code::Unknown
-            }
+            Fault::NoDomain
+            | Fault::NoDescriptors
+            | Fault::NoConfiguration(_)
+            | Fault::Store(_) => Code::Unknown,
             Fault::Internal => Code::Internal,
         }
     }
@@ -100,7 +102,7 @@ impl Fault {
     /// The nearest status of HTTP, for the metrics that all edges share.
     pub(crate) fn status(&self) -> u16 {
         match (self, self.code()) {
-            (Fault::Store(_) | Fault::NoConfiguration, _) => 503,
+            (Fault::Store(_) | Fault::NoConfiguration(_), _) => 503,
             (_, Code::Internal) => 500,
             (_, Code::ResourceExhausted) => 413,
             (_, Code::DeadlineExceeded) => 408,

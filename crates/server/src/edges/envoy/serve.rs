@@ -141,9 +141,7 @@ pub(super) async fn judge<'v, T>(
     wait: CallerWait,
     write: impl FnOnce(&Reply<'_, 'v>) -> T,
 ) -> Result<(u16, T), Fault> {
-    if !service.is_configured() {
-        return Err(Fault::NoConfiguration);
-    }
+    service.require_config(Edge::Envoy)?;
     let options = &service.envoy;
     let begun = Instant::now();
     let mut request = native::request(&asked.described);

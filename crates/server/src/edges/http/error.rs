@@ -5,6 +5,7 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
 use super::wire::BadInput;
+use crate::first_config::MissingConfigError;
 use crate::ids::Id;
 use crate::net::body::BodyError;
 use crate::net::connection::Answer;
@@ -31,6 +32,8 @@ pub(crate) enum Refusal {
     Origin,
     /// The store gave no answer.
     Store,
+    /// There is nothing to decide by yet.
+    NoConfiguration(MissingConfigError),
     /// We failed.
     Internal,
 }
@@ -44,6 +47,12 @@ impl From<BadInput> for Refusal {
 impl From<BodyError> for Refusal {
     fn from(error: BodyError) -> Self {
         Refusal::Body(error)
+    }
+}
+
+impl From<MissingConfigError> for Refusal {
+    fn from(error: MissingConfigError) -> Self {
+        Refusal::NoConfiguration(error)
     }
 }
 
@@ -89,6 +98,7 @@ impl Refusal {
                 "store_unavailable",
                 "the store gave no answer".to_owned(),
             ),
+            Refusal::NoConfiguration(error) => (503, "no_configuration", error.to_string()),
             Refusal::Internal => (500, "internal", "this is our fault; see the log".to_owned()),
         }
     }

@@ -21,7 +21,6 @@ use super::error::{Refusal, json_answer};
 use super::wire::{self, Ask, Asked, Asks, BadInput, PlainCost, Wish};
 use super::{explain, reserve, slots, units};
 use crate::address::Place;
-use crate::drain::Phase;
 use crate::edges::{auth, envoy};
 use crate::ids::Id;
 use crate::net::body::{self, Discarded, Received};
@@ -99,6 +98,18 @@ impl Route {
             "/openapi.json" => Route::OpenApi,
             _ => return None,
         })
+    }
+
+    /// Whether the rules have a say in the response. A refund or a settlement without the rules of its charge would be
+    /// lost. A permit is renewed and released by its token alone.
+    fn needs_rules(self) -> bool {
+        match self {
+            Route::Decide(_) | Route::Acquire | Route::Refund | Route::Reserve | Route::Settle => {
+                true
+            }
+            Route::Renew | Route::Release => false,
+            Route::Health | Route::Ready | Route::Healthcheck | Route::OpenApi => false,
+        }
     }
 }
 
@@ -194,35 +205,35 @@ impl RouteHead {
         match self.route {
             Route::Decide(verb) => self.decide(service, id, verb, unread, body).await,
             Route::Acquire => {
-                let body = self.posted_small(body).await?;
+                let body = self.posted_small(service, body).await?;
                 let acquiring = slots::acquire(service, id, style, &body);
                 service.wait_for(acquiring).await
             }
             Route::Renew => {
-                let body = self.posted_small(body).await?;
+                let body = self.posted_small(service, body).await?;
                 service.wait_for(slots::renew(service, id, &body)).await
             }
             Route::Release => {
-                let body = self.posted_small(body).await?;
+                let body = self.posted_small(service, body).await?;
                 service.wait_for(slots::release(service, id, &body)).await
             }
             Route::Refund => {
-                let body = self.posted(body).await?;
+                let body = self.posted(service, body).await?;
                 service.wait_for(refund(service, id, &body)).await
             }
             Route::Reserve => {
-                let body = self.posted_small(body).await?;
+                let body = self.posted_small(service, body).await?;
                 let reserving = reserve::reserve(service, id, style, &body);
                 service.wait_for(reserving).await
             }
             Route::Settle => {
-                let body = self.posted_small(body).await?;
+                let body = self.posted_small(service, body).await?;
                 service.wait_for(reserve::settle(service, id, &body)).await
             }
             Route::Health => self.get().map(|()| status_answer(StatusCode::OK, "ok", id)),
-            Route::Ready => self.get().map(|()| match *service.phase.borrow() {
-                Phase::Serving => status_answer(StatusCode::OK, "ready", id),
-                _ => status_answer(StatusCode::SERVICE_UNAVAILABLE, "draining", id),
+            Route::Ready => self.get().map(|()| {
+                let readiness = service.readiness();
+                json_answer(readiness.code(), readiness.page().to_string().into(), id)
             }),
             Route::Healthcheck => self.get().map(|()| healthcheck(service.is_healthy())),
             Route::OpenApi => {
@@ -242,7 +253,7 @@ impl RouteHead {
         unread: &ConnectionUnread,
         body: Incoming,
     ) -> Result<Answer, Refusal> {
-        let mut body = self.posted(body).await?;
+        let mut body = self.posted(service, body).await?;
         let is_list = body.trim_ascii_start().starts_with(b"[");
         // Made where it is used: a connection would else have room for it all the time.
         let deciding = |body| ask(service, id, verb, self.style, body);
@@ -262,17 +273,21 @@ impl RouteHead {
         }
     }
 
-    /// The body of a POST.
-    async fn posted(&self, body: Incoming) -> Result<Received, Refusal> {
+    /// The body of a POST that can be served.
+    async fn posted(&self, service: &Service, body: Incoming) -> Result<Received, Refusal> {
         if self.method != Method::POST {
             return Err(Refusal::Method { allow: "POST" });
         }
-        Ok(body::read(body, LARGEST).await?)
+        let body = body::read(body, LARGEST).await?;
+        if self.route.needs_rules() {
+            service.require_config(Edge::Http)?;
+        }
+        Ok(body)
     }
 
     /// The body of a POST that is never a list.
-    async fn posted_small(&self, body: Incoming) -> Result<Received, Refusal> {
-        let body = self.posted(body).await?;
+    async fn posted_small(&self, service: &Service, body: Incoming) -> Result<Received, Refusal> {
+        let body = self.posted(service, body).await?;
         if body.len() > body::SMALL {
             return Err(too_large());
         }

@@ -277,6 +277,8 @@ impl<'b> Pass<'_, 'b> {
 
     /// Reads a request whose names the rules know.
     fn read(&self, arguments: Arguments<'b>) -> Result<Ask<'b>, String> {
+        let loaded = self.resp.service().require_config(Edge::Resp);
+        loaded.map_err(|missing| format!("ERR {missing}"))?;
         let ask = ask::read(arguments)?;
         if ask.request.costs.is_empty() && !may_be_miscased(&ask.request) {
             return Ok(ask);
@@ -399,7 +401,11 @@ impl<'b> Pass<'_, 'b> {
         let Ok(receipt) = std::str::from_utf8(receipt) else {
             return reply::error(self.output, "ERR receipt: is not UTF-8");
         };
-        match self.resp.service().limiter.refund(receipt).await {
+        let service = self.resp.service();
+        if let Err(missing) = service.require_config(Edge::Resp) {
+            return reply::error(self.output, &format!("ERR {missing}"));
+        }
+        match service.limiter.refund(receipt).await {
             Ok(refunded) => reply::simple(self.output, refunded.name()),
             Err(RefundError::Receipt(error)) => {
                 reply::error(self.output, &format!("ERR receipt: {error}"));

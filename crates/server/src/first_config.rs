@@ -1,0 +1,155 @@
+//! Whether this node has a configuration to decide by.
+//!
+//! Rules come from files, from a control plane, or from both. A source counts as loaded once it has delivered a good
+//! configuration, and stays so: what was in force stays in force. Until then nothing is decided that it could change.
+//! Native edges are decided by the files, and where there are none by what the plane sends. Calls of Envoy are decided
+//! by both together.
+
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Release},
+};
+
+use tidegate_core::request::Edge;
+
+use crate::config::RulesFrom;
+
+/// Which sources of the configuration have not been loaded yet.
+#[derive(Debug)]
+pub(crate) struct FirstConfig {
+    has_files: bool,
+    files_missing: AtomicBool,
+    plane_missing: AtomicBool,
+}
+
+/// Where a configuration comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ConfigSource {
+    Files,
+    ControlPlane,
+}
+
+/// Nothing can be decided, because a source has not delivered a good configuration yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum MissingConfigError {
+    #[error(
+        "no rate limit configuration loaded: the rules are missing or have faults, and nothing is decided until they \
+         are good; the log names each fault, and a corrected file is loaded at once"
+    )]
+    Files,
+    #[error(
+        "no rate limit configuration loaded: the control plane has not sent a good one yet, and nothing is decided \
+         until it does; see the log for the connection to it"
+    )]
+    ControlPlane,
+}
+
+impl FirstConfig {
+    /// At the start. `has_rules` is whether rules from files or built-in ones are in force.
+    pub(crate) fn new(from: &RulesFrom, has_rules: bool) -> Self {
+        let has_files = from.path.is_some();
+        FirstConfig {
+            has_files,
+            files_missing: AtomicBool::new(has_files && !has_rules),
+            plane_missing: AtomicBool::new(from.xds.is_some()),
+        }
+    }
+
+    /// Records that a good configuration of this source is in force. Whoever sees this sees that configuration too.
+    pub(crate) fn record_loaded(&self, source: ConfigSource) {
+        let missing = match source {
+            ConfigSource::Files => &self.files_missing,
+            ConfigSource::ControlPlane => &self.plane_missing,
+        };
+        missing.store(false, Release);
+    }
+
+    /// Whether this source has delivered a good configuration, or is not used.
+    pub(crate) fn is_loaded(&self, source: ConfigSource) -> bool {
+        !match source {
+            ConfigSource::Files => self.files_missing.load(Acquire),
+            ConfigSource::ControlPlane => self.plane_missing.load(Acquire),
+        }
+    }
+
+    /// Whether requests of this edge can be decided.
+    pub(crate) fn require(&self, edge: Edge) -> Result<(), MissingConfigError> {
+        if !self.is_loaded(ConfigSource::Files) {
+            return Err(MissingConfigError::Files);
+        }
+        let needs_plane = edge == Edge::Envoy || !self.has_files;
+        if needs_plane && !self.is_loaded(ConfigSource::ControlPlane) {
+            return Err(MissingConfigError::ControlPlane);
+        }
+        Ok(())
+    }
+
+    /// Whether the requests of every edge can be decided. Envoy's need all sources.
+    pub(crate) fn require_all(&self) -> Result<(), MissingConfigError> {
+        self.require(Edge::Envoy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ConfigSource::{ControlPlane, Files};
+    use tidegate::live::Pick;
+
+    /// Where rules come from, what has been loaded since the start, and what is missing for native edges and for Envoy.
+    #[track_caller]
+    fn check(
+        has_path: bool,
+        has_plane: bool,
+        has_rules: bool,
+        loaded: &[ConfigSource],
+        want: [Option<MissingConfigError>; 2],
+    ) {
+        let from = RulesFrom {
+            path: has_path.then(|| "rules".into()),
+            pick: Pick::Rules,
+            xds: has_plane.then(|| "xds://plane:1".parse().unwrap()),
+            may_be_bad: true,
+            may_be_late: true,
+        };
+        let config = FirstConfig::new(&from, has_rules);
+        for source in loaded {
+            config.record_loaded(*source);
+        }
+        let native = [Edge::Http, Edge::Auth, Edge::Resp].map(|edge| config.require(edge).err());
+        assert_eq!(native, [want[0]; 3]);
+        assert_eq!(config.require(Edge::Envoy).err(), want[1]);
+        assert_eq!(config.require_all().err(), want[1]);
+    }
+
+    #[test]
+    fn built_in_rules_need_nothing_more() {
+        check(false, false, true, &[], [None, None]);
+    }
+
+    #[test]
+    fn files_must_have_been_good_once() {
+        let missing = Some(MissingConfigError::Files);
+        check(true, false, true, &[], [None, None]);
+        check(true, false, false, &[], [missing, missing]);
+        check(true, false, false, &[Files], [None, None]);
+    }
+
+    #[test]
+    fn a_plane_alone_must_have_sent_a_good_configuration() {
+        let missing = Some(MissingConfigError::ControlPlane);
+        check(false, true, false, &[], [missing, missing]);
+        check(false, true, false, &[ControlPlane], [None, None]);
+    }
+
+    #[test]
+    fn beside_files_a_plane_is_needed_for_envoy_alone() {
+        let [files, plane] =
+            [MissingConfigError::Files, MissingConfigError::ControlPlane].map(Some);
+        check(true, true, true, &[], [None, plane]);
+        check(true, true, true, &[ControlPlane], [None, None]);
+        // What the plane sends does not stand in for files with faults.
+        check(true, true, false, &[ControlPlane], [files, files]);
+        check(true, true, false, &[Files], [None, plane]);
+    }
+}
