@@ -25,6 +25,7 @@ use tracing::{error, info, warn};
 
 use crate::data;
 use crate::net::occasional::OccasionalLine;
+use crate::panics;
 use crate::store_events::StoreObserver;
 use crate::store_health::{StoreHealth, StoreOutage};
 
@@ -111,7 +112,9 @@ impl Counters {
     ) -> Result<Self, BadJournal> {
         let (memory, journal) = (MemoryStore::with_cap(clock, cap), data::journal(folder));
         let limit = |of: tidegate::stores::disk::Remembered<'_>| data::limit_of(rules, of);
-        let opened = DiskStore::open(&journal, secret, memory, limit, Box::new(tell_journal));
+        let opened = panics::without_reports(|| {
+            DiskStore::open(&journal, secret, memory, limit, Box::new(tell_journal))
+        });
         let (store, found) = opened?;
         let (counters, without_rule) = (found.counters, found.without_rule);
         info!(counters, without_rule, "durable counts go on");

@@ -18,6 +18,7 @@ mod kept;
 mod live;
 mod logs;
 mod net;
+mod panics;
 mod pending;
 mod protobuf;
 mod readiness;

@@ -213,6 +213,39 @@ fn a_damaged_journal_is_refused_by_name_and_left_as_it_is() {
     assert_eq!(std::fs::read(&journal).unwrap(), b"not a journal");
 }
 
+/// The library that reads it panics over such pages, and its backtrace was printed before the message.
+#[test]
+fn a_journal_with_damaged_pages_is_one_message_and_no_backtrace() {
+    const PAGE: usize = 4_096;
+    let data = tempfile::tempdir().unwrap();
+    let server = node(&rules("bills", ""), data.path());
+    assert_eq!(server.post("/v1/check", &ask("bills")).status, 200);
+    server.signal("INT");
+    server.wait_end();
+    let journal = data.path().join("counts.redb");
+    let whole = std::fs::read(&journal).unwrap();
+    // All but the first page. A page begins with its kind: a leaf, a branch, and some that do not exist.
+    for kind in [1, 2, 0xA5, 0xFF] {
+        let mut bytes = whole.clone();
+        bytes[PAGE..].fill(kind);
+        std::fs::write(&journal, &bytes).unwrap();
+        let flags = [
+            "--data",
+            data.path().to_str().unwrap(),
+            "--log-format",
+            "json",
+        ];
+        let told = refused(&rules("bills", ""), &flags);
+        let lines: Vec<&str> = told.lines().collect();
+        let [line] = lines[..] else {
+            panic!("pages of {kind}: {told}")
+        };
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let message = line["message"].as_str().unwrap();
+        assert!(message.contains("counts.redb: is damaged"), "{message}");
+    }
+}
+
 /// Lets the process write no further than `bytes` into any file: as a full disk does.
 fn set_room(server: &Server, bytes: &str) {
     let status = Command::new("prlimit")

@@ -1,0 +1,77 @@
+//! Panics of a library that are expected and caught.
+//!
+//! redb may panic over a damaged file. The journal catches that and reports an error, but the report of the panic, with its
+//! backtrace, would be printed before: it is made before the stack unwinds.
+
+use std::cell::RefCell;
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::sync::Once;
+
+thread_local! {
+    static REPORTS: RefCell<Reports> = const { RefCell::new(Reports::Printed) };
+}
+
+/// What happens to the report of a panic on this thread.
+enum Reports {
+    Printed,
+    Withheld { last: Option<String> },
+}
+
+/// Runs work that catches panics and reports them in its own way. A panic that leaves it is printed.
+pub(crate) fn without_reports<T>(work: impl FnOnce() -> T) -> T {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let print = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !withhold(info) {
+                print(info);
+            }
+        }));
+    });
+    REPORTS.set(Reports::Withheld { last: None });
+    let done = panic::catch_unwind(AssertUnwindSafe(work));
+    let reports = REPORTS.replace(Reports::Printed);
+    done.unwrap_or_else(|payload| {
+        if let Reports::Withheld { last: Some(report) } = reports {
+            eprintln!("{report}");
+        }
+        panic::resume_unwind(payload)
+    })
+}
+
+/// Remembers the report of a panic, if those of this thread are withheld.
+fn withhold(info: &PanicHookInfo<'_>) -> bool {
+    REPORTS.with_borrow_mut(|reports| match reports {
+        Reports::Printed => false,
+        Reports::Withheld { last } => {
+            *last = Some(info.to_string());
+            true
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_withheld() -> bool {
+        REPORTS.with_borrow(|reports| matches!(reports, Reports::Withheld { .. }))
+    }
+
+    #[test]
+    fn reports_are_withheld_during_the_work_alone() {
+        let caught = without_reports(|| {
+            assert!(is_withheld());
+            panic::catch_unwind(|| panic!("on purpose")).is_err()
+        });
+        assert!(caught && !is_withheld());
+    }
+
+    #[test]
+    fn a_panic_that_leaves_the_work_goes_on() {
+        let left = panic::catch_unwind(|| without_reports(|| panic!("on purpose")));
+        let payload = left.unwrap_err();
+        assert_eq!(payload.downcast_ref(), Some(&"on purpose"));
+        assert!(!is_withheld());
+    }
+}
