@@ -241,7 +241,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[derive(Clone)]
-    struct Fragile;
+    struct Fragile(Speaks);
 
     impl Handler for Fragile {
         async fn handle(
@@ -255,6 +255,9 @@ mod tests {
             if request.uri().path() == "/stuck" {
                 std::future::pending::<()>().await;
             }
+            if request.uri().path() == "/slow" {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            }
             Response::new(Bytes::from("fine").into())
         }
 
@@ -266,6 +269,10 @@ mod tests {
 
         fn trusts(&self, _: IpAddr) -> bool {
             false
+        }
+
+        fn speaks(&self) -> Speaks {
+            self.0
         }
     }
 
@@ -281,6 +288,10 @@ mod tests {
     }
 
     fn served_until(age: Option<Age>) -> Served {
+        served_in(Speaks::Http, age)
+    }
+
+    fn served_in(speaks: Speaks, age: Option<Age>) -> Served {
         let (client, server) = tokio::io::duplex(4096);
         let metrics = Arc::new(Metrics::default());
         let phase = watch::Sender::new(Phase::Serving);
@@ -303,7 +314,7 @@ mod tests {
             age,
             first_request: None,
         };
-        let done = tokio::spawn(serve(server, peer, Fragile, keeping, guards));
+        let done = tokio::spawn(serve(server, peer, Fragile(speaks), keeping, guards));
         Served {
             client,
             metrics,
@@ -432,5 +443,53 @@ mod tests {
         ask(&mut served.client, "/").await;
         served.phase.send_replace(Phase::Closing);
         served.done.await.unwrap();
+    }
+
+    /// A peer that never speaks, or never confirms that it has seen the end, made every end of the service last as long as
+    /// it may.
+    #[tokio::test(start_paused = true)]
+    async fn closing_cuts_off_peers_that_do_not_react() {
+        const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        for (speaks, sent) in [
+            (Speaks::Http2, &b""[..]),
+            (Speaks::Http2, PREFACE),
+            (Speaks::Http, PREFACE),
+            (Speaks::Http, b""),
+        ] {
+            let mut served = served_in(speaks, None);
+            served.client.write_all(sent).await.unwrap();
+            // Until it has been read.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let begun = Instant::now();
+            served.phase.send_replace(Phase::Closing);
+            served.done.await.unwrap();
+            assert!(begun.elapsed() <= Duration::from_secs(2), "{speaks:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closing_waits_for_a_request_in_flight() {
+        let mut served = served();
+        let head = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n";
+        served.client.write_all(head).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        served.phase.send_replace(Phase::Closing);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(!served.done.is_finished());
+        let mut response = String::new();
+        served.client.read_to_string(&mut response).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 200") && response.ends_with("fine"));
+        served.done.await.unwrap();
+    }
+
+    /// It was never asked to close, because the change came before it looked.
+    #[tokio::test(start_paused = true)]
+    async fn one_that_comes_while_the_service_closes_is_closed() {
+        let served = served();
+        // The task has not run yet.
+        served.phase.send_replace(Phase::Closing);
+        let begun = Instant::now();
+        served.done.await.unwrap();
+        assert!(begun.elapsed() <= Duration::from_secs(2));
     }
 }

@@ -8,7 +8,8 @@
 //! nothing was sent for the idle time is cut off too, whatever else its peer sends, and at once if others
 //! need the memory of its responses. One that has lost many streams to others is cut
 //! off too, and on a small listener the one that has been silent longest when others need its place. A large
-//! one that has been silent longest is asked to finish when there are too many of them.
+//! one that has been silent longest is asked to finish when there are too many of them. When the service closes, all are
+//! asked to finish, and one that is then idle for `LAST_MOMENT` is cut off: its peer may never react.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use tidegate::observe::Metrics;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::address::Place;
 use crate::drain::Phase;
@@ -34,6 +35,9 @@ use crate::net::waiting_streams::{ConnectionStreams, WaitingStreams};
 /// The idle time is counted in so many parts: a connection is asked to close when that many have
 /// passed since its last request, and cut off one part later. A request itself reads no clock.
 const QUARTERS: u32 = 4;
+
+/// How long a connection may be idle while the service closes. A peer that reads has seen by then that it should close.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// Longer than any process runs.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
@@ -153,6 +157,12 @@ impl Activity {
         UnderWay(self)
     }
 
+    /// Work is in flight that does not count as a request.
+    pub(crate) fn hold(&self) -> UnderWay<'_> {
+        self.under_way.fetch_add(1, Relaxed);
+        UnderWay(self)
+    }
+
     /// What makes it large, if it is. As many responses that are not read count as many streams.
     fn large_kind(&self) -> Option<LargeKind> {
         if self.streams.held_blocks() > LargeKind::MIN_BLOCKS {
@@ -230,6 +240,46 @@ impl Silence {
     }
 }
 
+/// The watch over a connection while the service closes.
+struct ClosingWatch {
+    silence: Silence,
+    /// On the heap, so that a connection that is served has no room for it.
+    tick: Pin<Box<Sleep>>,
+}
+
+impl ClosingWatch {
+    fn begin(activity: &Activity) -> Self {
+        let mut silence = Silence::default();
+        silence.next_quarter(activity);
+        silence.still = 0;
+        ClosingWatch {
+            silence,
+            tick: Box::pin(sleep(LAST_MOMENT)),
+        }
+    }
+
+    /// Waits until the connection has been idle for a moment: nothing is in flight, and nothing is left to send.
+    /// Cancel-safe.
+    async fn until_idle(&mut self, activity: &Activity) {
+        loop {
+            self.tick.as_mut().await;
+            self.silence.next_quarter(activity);
+            if self.silence.still > 0 && activity.unread.bytes() == 0 {
+                return;
+            }
+            self.tick.as_mut().reset(Instant::now() + LAST_MOMENT);
+        }
+    }
+}
+
+/// Waits until a connection that is closing is idle, and for ever if it is not closing.
+async fn idle_while_closing(closing: Option<&mut ClosingWatch>, activity: &Activity) {
+    match closing {
+        Some(closing) => closing.until_idle(activity).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Lets `conversation` go on to its end, and gives what it ends with unless it is cut off. `finish` asks
 /// it to end once it has answered what it has read.
 pub(crate) async fn over<C: Future>(
@@ -242,8 +292,8 @@ pub(crate) async fn over<C: Future>(
 ) -> Option<C::Output> {
     let open = OpenConnection::count(&guards.metrics);
     // The change itself may have come before this connection.
-    let leaving = *guards.phase.borrow_and_update() != Phase::Serving;
-    activity.leaving.store(leaving, Relaxed);
+    let phase = *guards.phase.borrow_and_update();
+    activity.leaving.store(phase != Phase::Serving, Relaxed);
     let mut place = match guards.silent.take() {
         Some(place) => EvictionPlace::Small(place),
         None => EvictionPlace::Unplaced,
@@ -253,7 +303,12 @@ pub(crate) async fn over<C: Future>(
     let mut tick = pin!(sleep(first_request.unwrap_or(quarter)));
     let mut aged = pin!(sleep(keeping.age.map_or(NEVER, Age::drawn)));
     let mut old = false;
-    let (mut silent, mut closing) = (Silence::default(), false);
+    let mut silent = Silence::default();
+    let mut closing = None;
+    if phase == Phase::Closing {
+        closing = Some(ClosingWatch::begin(activity));
+        finish(conversation.as_mut());
+    }
     let listener_unread = Arc::clone(&guards.unread);
     let mut unread_place = UnreadPlace::new(&listener_unread, &activity.unread);
     let cut_off = |cause| {
@@ -263,6 +318,7 @@ pub(crate) async fn over<C: Future>(
         }
     };
     loop {
+        let is_closing = closing.is_some();
         tokio::select! {
             biased;
             ended = conversation.as_mut() => break Some(ended),
@@ -323,10 +379,11 @@ pub(crate) async fn over<C: Future>(
                 finish(conversation.as_mut());
                 aged.as_mut().reset(Instant::now() + age.grace);
             }
-            changed = guards.phase.changed(), if !closing => {
+            () = idle_while_closing(closing.as_mut(), activity) => break None,
+            changed = guards.phase.changed(), if !is_closing => {
                 activity.leaving.store(true, Relaxed);
-                closing = changed.is_err() || *guards.phase.borrow_and_update() == Phase::Closing;
-                if closing {
+                if changed.is_err() || *guards.phase.borrow_and_update() == Phase::Closing {
+                    closing = Some(ClosingWatch::begin(activity));
                     finish(conversation.as_mut());
                 }
             }

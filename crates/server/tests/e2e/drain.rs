@@ -145,6 +145,23 @@ fn a_second_signal_ends_it_at_once() {
     assert!(!has(&log, "everything finished"), "{log:#?}");
 }
 
+/// A connection that never sends anything made every end last as long as it may, with status 1.
+#[test]
+fn a_silent_connection_does_not_hold_it_up() {
+    let server = Server::with(RULES, &["--drain-delay", "0", "--drain", "30"]);
+    let _silent = std::net::TcpStream::connect(&server.grpc).unwrap();
+    let mut unanswered = std::net::TcpStream::connect(server.http).unwrap();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    std::io::Write::write_all(&mut unanswered, preface).unwrap();
+    wait_for("both connections", || {
+        (server.metric("tidegate_connections ") >= 2).then_some(())
+    });
+    server.signal("TERM");
+    let (status, log) = server.wait_end();
+    assert_eq!(status.code(), Some(0), "{log:#?}");
+    assert!(has(&log, "everything finished"), "{log:#?}");
+}
+
 #[test]
 fn a_stuck_request_holds_it_up_to_the_deadline_and_no_longer() {
     let server = Server::with(RULES, &["--drain-delay", "0", "--drain", "1"]);

@@ -155,6 +155,7 @@ where
         };
         let wrong_passwords = session.wrong_passwords;
         let mut from = 0;
+        let in_flight = activity.hold();
         let then = loop {
             let (input, output) = buffers.split(from);
             let passed = (resp.service()).wait_for(pass(resp, &mut session, input, output));
@@ -172,6 +173,7 @@ where
                 break passed.then;
             }
         };
+        drop(in_flight);
         keep(&mut begun, buffers.split(from).0);
         buffers.give_back();
         for _ in wrong_passwords..session.wrong_passwords {
