@@ -281,7 +281,7 @@ fn warn_of_rules(before: &RuleSet, after: &RuleSet) {
         warn!(
             count,
             rules,
-            "rules no longer limit some or all of their clients, because a rate is now unlimited or `concurrent` is gone"
+            "rules no longer limit some or all of their clients, because a rate is gone or unlimited, `concurrent` is gone, or an unlimited rule replaces them"
         );
     }
     let is_moved = |old: &Rule, new: &[&Rule]| new.iter().any(|new| is_reordered(old, new));

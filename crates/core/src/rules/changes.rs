@@ -4,7 +4,7 @@
 //! functions find what to name in a warning.
 
 use super::lists::{Entry, List, Whom};
-use super::model::{Mode, Rule};
+use super::model::{Mode, Purpose, Rule};
 use super::set::RuleSet;
 use crate::units::Nanos;
 
@@ -50,28 +50,39 @@ pub fn lifted_blocks<'s>(before: &'s RuleSet, after: &'s RuleSet, now: Nanos) ->
 }
 
 /// Whether `rule` of the set `after` leaves clients without a limit whom `old`, the rule of that name in
-/// `before`, limited: by a rate that is `unlimited` now, or by `concurrent` that is gone. A rule that is not
-/// enforced limits nobody, before or after.
+/// `before`, limited: by a rate that is `unlimited` now or is gone, by `concurrent` that is gone, or by an unlimited rule
+/// that replaces it. A rule that is not enforced limits nobody, before or after.
 pub fn lifts_limits(before: &RuleSet, old: &Rule, after: &RuleSet, rule: &Rule) -> bool {
     if old.mode != Mode::Enforce || rule.mode != Mode::Enforce {
         return false;
     }
     let is_lifted = |old_tier: Option<u16>, tier: Option<u16>, subject: &str| {
-        !old.limits(old_tier, subject).is_empty() && rule.limits(tier, subject).is_empty()
+        rule.limits(tier, subject).len() < old.limits(old_tier, subject).len()
     };
     let place = |set: &RuleSet, name: &str| {
         let place = set.tiers().iter().position(|tier| **tier == *name)?;
         u16::try_from(place).ok()
     };
-    let mut tiers = before.tiers().iter();
-    let mut overrides = old.overrides.keys();
-    old.concurrent.is_some() && rule.concurrent.is_none()
+    let mut tiers = before.tiers().iter().chain(after.tiers());
+    let mut overrides = old.overrides.keys().chain(rule.overrides.keys());
+    is_replaced_by_unlimited(after, rule) && !is_replaced_by_unlimited(before, old)
+        || old.concurrent.is_some() && rule.concurrent.is_none()
         || is_lifted(None, None, "")
         || tiers.any(|name| {
             let (old_tier, tier) = (place(before, name), place(after, name));
             tier.is_some() && is_lifted(old_tier, tier, "")
         })
         || overrides.any(|subject| is_lifted(None, None, subject))
+}
+
+/// Whether another rule of the set takes the place of `rule` for some requests and has no limit.
+fn is_replaced_by_unlimited(set: &RuleSet, rule: &Rule) -> bool {
+    let place = set.rules().iter().position(|one| std::ptr::eq(one, rule));
+    let place = place.and_then(|place| u32::try_from(place).ok());
+    set.rules().iter().any(|other| {
+        let is_unlimited = other.limits(None, "").is_empty() && other.concurrent.is_none();
+        is_unlimited && place.is_some_and(|place| other.displaces(rule, place, Purpose::Check))
+    })
 }
 
 #[cfg(test)]
@@ -170,12 +181,34 @@ mod tests {
     }
 
     #[test]
+    fn an_unlimited_rule_that_replaces_another_is_found() {
+        let rule = "rules:\n  - { name: r, by: user, rate: 5/hour }\n";
+        let other = |rate: &str| {
+            let fields = format!("by: user, rate: {rate}, replaces: [r]");
+            set(&format!(
+                "{rule}  - {{ name: s, match: {{ path: /a }}, {fields} }}"
+            ))
+        };
+        let (old, limited, unlimited) = (set(rule), other("9/hour"), other("unlimited"));
+        let check = |before: &RuleSet, after: &RuleSet| {
+            lifts_limits(before, &before.rules()[0], after, &after.rules()[0])
+        };
+        assert!(check(&old, &unlimited) && check(&limited, &unlimited));
+        assert!(!check(&old, &limited) && !check(&unlimited, &unlimited));
+    }
+
+    #[test]
     fn rates_that_become_unlimited_are_found() {
         for (before, after) in [
             ("rate: 5/hour", "rate: unlimited"),
             ("rate: 5/hour, concurrent: 5", "rate: 5/hour"),
             ("concurrent: 5", "rate: unlimited"),
             ("rate: 5/hour", "rate: 5/hour, tiers: { pro: unlimited }"),
+            ("rate: [5/second, 9/day]", "rate: 5/second"),
+            (
+                "rate: 5/hour",
+                "rate: 5/hour, overrides: { ada: unlimited }",
+            ),
             (
                 "rate: 5/hour, overrides: { ada: 1/hour }",
                 "rate: 5/hour, overrides: { ada: unlimited }",

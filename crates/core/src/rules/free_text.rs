@@ -51,7 +51,7 @@ pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
         );
     }
     let is_list = header.is_some_and(is_of_lists);
-    let several = header.is_some() && is_several(text, '|') || !is_list && is_several(text, ',');
+    let several = header.is_some() && are_words(text, '|') || !is_list && are_values(text);
     several.then(|| {
         "which may be several values in one text and is compared as it is; write a list of them if they are".to_owned()
     })
@@ -107,14 +107,25 @@ fn has_dot_star(text: &str) -> bool {
     places.any(|(at, _)| !text[..at].ends_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether `separator` stands between words, as in `curl|wget` and `free, pro`. Ids such as `auth0|123`, user agents
-/// such as `(KHTML, like Gecko)` and media types are one value.
-fn is_several(text: &str, separator: char) -> bool {
+/// Whether `separator` stands between words, as in `curl|wget`. Ids such as `auth0|123` are one value.
+fn are_words(text: &str, separator: char) -> bool {
     let is_word = |part: &str| {
-        let fits = |c: char| c.is_alphabetic() || matches!(c, '-' | '_' | '*');
+        let fits = |c: char| c.is_alphabetic() || matches!(c, '-' | '_' | '*' | '/');
         !part.is_empty() && part.chars().all(fits) && part.chars().any(char::is_alphabetic)
     };
     text.contains(separator) && text.split(separator).map(str::trim).all(is_word)
+}
+
+/// Whether commas stand between values, as in `free, pro`, `curl/*, wget/*` and `Basic *, Bearer *`. `Acme, Inc.`, `1,000`,
+/// dates and user agents such as `(KHTML, like Gecko)` are one value.
+fn are_values(text: &str) -> bool {
+    let is_value = |part: &str| {
+        let scheme = part.strip_suffix(" *").unwrap_or(part);
+        let is_one = !scheme.contains(|c: char| c.is_whitespace() || matches!(c, '(' | ')' | ';'));
+        !part.is_empty() && is_one && !part.ends_with('.')
+    };
+    let is_number = !text.contains(' ') && text.chars().all(|c| c == ',' || c.is_ascii_digit());
+    text.contains(',') && !is_number && text.split(',').map(str::trim).all(is_value)
 }
 
 /// Headers whose values are lists with commas.
@@ -185,6 +196,15 @@ mod tests {
             ("header.user-agent", "curl.*"),
             ("header.x-plan", "free,pro"),
             ("user", "ada, bob"),
+            ("user", "ada@x.example, bob@x.example"),
+            ("header.user-agent", "curl/*, wget/*"),
+            ("header.user-agent", "curl/*|wget/*"),
+            ("header.content-type", "application/json, text/xml"),
+            ("header.origin", "https://a.example,https://b.example"),
+            ("header.referer", "https://a.example/*, https://b.example/*"),
+            ("header.authorization", "Basic *, Bearer *"),
+            ("header.x-version", "1.0, 2.0"),
+            ("header.x-tenant", "a.example, b.example"),
         ] {
             assert_eq!(finding(name, text), Doubted, "{name} {text}");
         }
@@ -230,6 +250,8 @@ mod tests {
             ("user", "team.*"),
             ("user", "*@example.com"),
             ("org", "Acme, Inc."),
+            ("header.x-size", "1,000"),
+            ("header.x-name", "Jones, Ada Maria"),
             ("generic_key", "a/b"),
         ] {
             assert_eq!(finding(name, text), Nothing, "{name} {text}");
