@@ -181,7 +181,7 @@ pub struct History {
     pub pauses: Vec<(Nanos, Nanos, usize)>,
     /// When the store lost counts.
     pub losses: Vec<Nanos>,
-    /// The last heartbeat that the part which took over found in its data, by its clock.
+    /// The last heartbeat that the part which took over found in its data, by its clock. Zero if one is lost.
     pub found_heartbeat: Nanos,
     /// When the weather changed.
     pub changes: Vec<(Nanos, Weather)>,

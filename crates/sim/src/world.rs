@@ -255,9 +255,9 @@ impl World {
 
     /// A replica takes over from the store in which things went wrong, as a part of its own.
     pub(crate) fn take_over(&self) {
-        let replica = self.hit().lock().replica();
-        self.history.lock().found_heartbeat = replica.found;
-        let replica = Arc::new(Mutex::new(replica));
+        let hit = self.hit();
+        self.history.lock().found_heartbeat = hit.lock().whole_replica();
+        let replica = Arc::new(Mutex::new(hit.lock().replica()));
         let another = PartId(100 + self.scenario.hit as u64);
         let line = self.scenario.hit;
         self.cluster.take_over(line, another, Arc::clone(&replica));

@@ -35,7 +35,7 @@ pub struct Vitals {
     pub life: Life,
     /// The store's time.
     pub at: Nanos,
-    /// What was written before this moment, by the store's clock, is in its data. Zero if that is not known.
+    /// The store has what the node saw before this moment, by the store's clock. Zero if that is not known.
     pub whole_until: Nanos,
     /// The latest beat of every node that lives.
     pub beats: Vec<Beat>,

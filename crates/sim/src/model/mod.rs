@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tidegate_core::store::{Beat, Life, NodeId, Vitals};
+use tidegate_core::store::{Beat, HeartbeatReply, Life, NodeId, RestorePoint, Vitals};
 use tidegate_core::units::Nanos;
 
 pub use self::books::{Books, Deed, Entry, Passage, Posting, Step, Touched, Verb};
@@ -103,7 +103,10 @@ pub struct Model {
     heartbeat: Nanos,
     replicated_heartbeat: Nanos,
     /// The last heartbeat that it found when it took over.
-    pub(crate) found: Nanos,
+    found: Nanos,
+    /// Another one if heartbeats are known to be lost.
+    data_epoch: u64,
+    restore_points: BTreeMap<NodeId, RestorePoint>,
     slots: Slots,
     /// Whether a connection tells that the store behind it is another one.
     pub tells_life: bool,
@@ -128,6 +131,8 @@ impl Model {
             heartbeat: Nanos::ZERO,
             replicated_heartbeat: Nanos::ZERO,
             found: Nanos::ZERO,
+            data_epoch: 1,
+            restore_points: BTreeMap::new(),
             slots: Slots::default(),
             tells_life: true,
             no_script: true,
@@ -159,6 +164,7 @@ impl Model {
         self.slots = Slots::default();
         self.beats.clear();
         self.found = Nanos::ZERO;
+        self.data_epoch += 1;
         self.life += 1;
     }
 
@@ -166,6 +172,7 @@ impl Model {
     pub fn fail_over(&mut self) -> usize {
         self.life += 1;
         self.found = self.replicated_heartbeat;
+        self.data_epoch += u64::from(self.lacks_heartbeats());
         self.no_script = true;
         self.slots.fall_back();
         self.counters.fall_back()
@@ -182,6 +189,8 @@ impl Model {
             weather: Weather::FAIR,
             life: self.life + 1,
             found: self.replicated_heartbeat,
+            data_epoch: self.data_epoch + u64::from(self.lacks_heartbeats()),
+            restore_points: self.restore_points.clone(),
             beats: BTreeMap::new(),
             slots,
             no_script: true,
@@ -189,16 +198,38 @@ impl Model {
         }
     }
 
+    /// The last heartbeat that a replica finds if it takes over now. Zero if it lacks one that was acknowledged.
+    pub(crate) fn whole_replica(&self) -> Nanos {
+        if self.lacks_heartbeats() {
+            Nanos::ZERO
+        } else {
+            self.replicated_heartbeat
+        }
+    }
+
+    /// Whether the replica lacks a heartbeat that was acknowledged.
+    fn lacks_heartbeats(&self) -> bool {
+        self.replicated_heartbeat < self.heartbeat
+    }
+
     fn beat(&mut self, beat: Beat, now: Nanos) -> Vitals {
         let at = self.time(now);
         self.heartbeat = at;
+        let reply = HeartbeatReply {
+            life: Life(self.life),
+            epoch: self.data_epoch,
+            at,
+            found: self.found,
+        };
+        let point = self.restore_points.entry(beat.node).or_default();
+        let whole_until = point.note(beat.seeded, &reply);
         self.beats.insert(beat.node, (beat, now));
         self.beats
             .retain(|_, (_, left)| now.since(*left) < BEAT_LASTS);
         Vitals {
             life: Life(self.life),
             at,
-            whole_until: self.found,
+            whole_until,
             beats: self.beats.values().map(|(beat, _)| *beat).collect(),
         }
     }

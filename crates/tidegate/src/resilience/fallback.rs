@@ -122,6 +122,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
         believed.then(|| self.life().unwrap_or(Life(0)))
     }
 
+    /// Whether the store answers and is believed to hold every count.
+    pub(super) fn is_exact(&self) -> bool {
+        self.node.is_exact() && !self.node.guard.is_open()
+    }
+
     /// Counters have come to this store that it may never have held.
     pub(super) fn may_lack_counts(&self) {
         self.node.lost();

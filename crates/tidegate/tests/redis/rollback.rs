@@ -1,5 +1,6 @@
 //! A server that comes back with the data of an earlier moment: refunds and settlements since then are not in it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tidegate::stores::redis::RedisStore;
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Life, NodeId, Outcome, Probe, Refund, Refunded, Reserve, Settle,
-    Settled, Store, StoreError, Used,
+    Settled, Store, StoreError, Used, Vitals,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
@@ -230,5 +231,53 @@ fn another_node_that_comes_first_hides_nothing() {
         assert_eq!(rollback.refund(1, &charged).await, Refunded::Lapsed);
         newcomer.beat(beat).await.expect("vitals");
         assert_eq!(newcomer.life(), rollback.node.life());
+    });
+}
+
+/// Heartbeats of a node that has restored what it remembers in the life that it last met, and the vitals of the last one.
+async fn restored(rollback: &Rollback) -> Vitals {
+    let mut last: Option<Vitals> = None;
+    eventually("heartbeats of one life", async || {
+        let before = last.take();
+        let beat = Beat {
+            node: NodeId(1),
+            seeded: before.as_ref().map(|vitals| vitals.life),
+        };
+        last = rollback.node.beat(beat).await.ok();
+        let lives = before.iter().chain(&last).map(|vitals| vitals.life);
+        before.is_some() && last.is_some() && lives.collect::<BTreeSet<_>>().len() == 1
+    })
+    .await;
+    last.expect("vitals")
+}
+
+/// A restart that loses nothing in the middle of a loss made the loss final: heartbeats were taken for proof that what was
+/// not restored yet is there.
+#[test]
+fn heartbeats_are_proof_only_where_everything_was_restored_before() {
+    on_runtime(async {
+        let mut rollback = Rollback::new().await;
+        restored(&rollback).await;
+        rollback.beat().await;
+        rollback.save();
+        rollback.crash();
+        let whole = restored(&rollback).await;
+        assert_ne!(whole.whole_until, Nanos::ZERO, "nothing was lost");
+        assert!(whole.whole_until < whole.at);
+
+        rollback.beat().await;
+        rollback.save();
+        rollback.beat().await;
+        rollback.crash();
+        rollback.beat().await;
+        rollback.save();
+        rollback.crash();
+        let amid_loss = restored(&rollback).await.whole_until;
+        assert_eq!(amid_loss, Nanos::ZERO, "nothing was restored yet");
+
+        rollback.beat().await;
+        rollback.save();
+        rollback.crash();
+        assert_ne!(restored(&rollback).await.whole_until, Nanos::ZERO);
     });
 }

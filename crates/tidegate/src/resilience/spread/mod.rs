@@ -199,8 +199,8 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
         if new.is_empty() && gone.is_empty() {
             return;
         }
-        // Nobody has taken over: what was there is elsewhere now, or nowhere.
-        if new.is_empty() {
+        // Nobody has taken over: what was there is elsewhere now. If it could not be reached, it is nowhere.
+        if new.is_empty() && gone.iter().any(|met| !met.store.is_exact()) {
             stay.iter().for_each(|met| met.store.may_lack_counts());
         }
         for met in gone {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
-use tidegate_core::store::Slot;
+use tidegate_core::store::{RestorePoint, Slot};
 use tidegate_core::units::Nanos;
 
 use super::acknowledged::Acknowledged;
@@ -19,6 +19,8 @@ pub(super) struct Memo {
     pub(super) acknowledged: Mutex<Acknowledged>,
     /// The run that replied to the last heartbeat. 0 if none did.
     met: AtomicU64,
+    /// Up to when it has what this node remembers.
+    pub(super) restore_point: Mutex<RestorePoint>,
     /// Since when data is whole, if that is later than the epoch says.
     since: AtomicU64,
     /// The hash slot in which this node last signed in, if the server is of a cluster.
@@ -33,6 +35,7 @@ impl Default for Memo {
             epoch: AtomicU64::new(0),
             acknowledged: Mutex::default(),
             met: AtomicU64::new(0),
+            restore_point: Mutex::default(),
             since: AtomicU64::new(0),
             signed_in: Mutex::default(),
         }
@@ -67,6 +70,7 @@ impl Memo {
         Memo {
             epoch: AtomicU64::new(epoch),
             since: AtomicU64::new(self.raised_since().get()),
+            restore_point: Mutex::new(self.restore_point.lock().of_moved_data()),
             ..Memo::default()
         }
     }

@@ -8,7 +8,8 @@
 
 use redis::Value;
 use tidegate_core::store::{
-    Beat, FailureCause, Life, NodeId, PartId, Parts, Probe, Slot, StoreError, Vitals,
+    Beat, FailureCause, HeartbeatReply, Life, NodeId, PartId, Parts, Probe, Slot, StoreError,
+    Vitals,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -71,10 +72,18 @@ impl Probe for RedisStore {
         self.memo.note_epoch(told.epoch);
         self.memo.raise_since(told.since);
         self.memo.note_heartbeat(run, &told.run, told.at);
-        Ok(Vitals {
-            life: life(run, told.epoch),
+        let life = life(run, told.epoch);
+        let reply = HeartbeatReply {
+            life,
+            epoch: told.epoch,
             at: told.at,
-            whole_until: told.found,
+            found: told.found,
+        };
+        let whole_until = self.memo.restore_point.lock().note(beat.seeded, &reply);
+        Ok(Vitals {
+            life,
+            at: told.at,
+            whole_until,
             beats: told.beats,
         })
     }
