@@ -51,7 +51,7 @@ pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
         );
     }
     let is_list = header.is_some_and(is_of_lists);
-    let several = header.is_some() && are_words(text, '|') || !is_list && are_values(text);
+    let several = has_alternatives(name, text) || !is_list && are_values(text);
     several.then(|| {
         "which may be several values in one text and is compared as it is; write a list of them if they are".to_owned()
     })
@@ -107,13 +107,13 @@ fn has_dot_star(text: &str) -> bool {
     places.any(|(at, _)| !text[..at].ends_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether `separator` stands between words, as in `curl|wget`. Ids such as `auth0|123` are one value.
-fn are_words(text: &str, separator: char) -> bool {
-    let is_word = |part: &str| {
-        let fits = |c: char| c.is_alphabetic() || matches!(c, '-' | '_' | '*' | '/');
-        !part.is_empty() && part.chars().all(fits) && part.chars().any(char::is_alphabetic)
-    };
-    text.contains(separator) && text.split(separator).map(str::trim).all(is_word)
+/// Whether `|` stands between values, as in `curl|wget` and `free | pro`. Ids of users such as `auth0|5f7c8` are one value.
+fn has_alternatives(name: &str, text: &str) -> bool {
+    let may_be_id = name == "user" || name.contains("user") && !name.contains("agent");
+    let is_one = |part: &str| !part.contains(|c: char| c.is_whitespace() || matches!(c, '(' | ';'));
+    let is_value = |part: &str| !part.is_empty() && !part.contains('?') && is_one(part);
+    let is_meant = text.contains(" | ") || !may_be_id;
+    text.contains('|') && is_meant && text.split('|').map(str::trim).all(is_value)
 }
 
 /// Whether commas stand between values, as in `free, pro`, `curl/*, wget/*` and `Basic *, Bearer *`. `Acme, Inc.`, `1,000`,
@@ -124,7 +124,9 @@ fn are_values(text: &str) -> bool {
         let is_one = !scheme.contains(|c: char| c.is_whitespace() || matches!(c, '(' | ')' | ';'));
         !part.is_empty() && is_one && !part.ends_with('.')
     };
-    let is_number = !text.contains(' ') && text.chars().all(|c| c == ',' || c.is_ascii_digit());
+    let is_thousands = |part: &str| part.len() == 3 && part.bytes().all(|b| b.is_ascii_digit());
+    let is_number =
+        text.starts_with(|c: char| c.is_ascii_digit()) && text.split(',').skip(1).all(is_thousands);
     text.contains(',') && !is_number && text.split(',').map(str::trim).all(is_value)
 }
 
@@ -204,6 +206,11 @@ mod tests {
             ("header.referer", "https://a.example/*, https://b.example/*"),
             ("header.authorization", "Basic *, Bearer *"),
             ("header.x-version", "1.0, 2.0"),
+            ("header.x-version", "v1|v2"),
+            ("header.x-tenant", "10,20"),
+            ("plan", "free|pro"),
+            ("domain", "web|api"),
+            ("user", "ada | bob"),
             ("header.x-tenant", "a.example, b.example"),
         ] {
             assert_eq!(finding(name, text), Doubted, "{name} {text}");
