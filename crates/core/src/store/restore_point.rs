@@ -7,9 +7,9 @@
 use super::Life;
 use crate::units::Nanos;
 
-/// How much later than the last heartbeat of this node one of another node may be. A larger difference shows that the clock
-/// was set back, or that another server has another clock.
-const MAX_AHEAD: Nanos = Nanos::from_secs(1);
+/// How much later than the last heartbeat of this node one of another node may be. Nodes on a busy machine are seconds late.
+/// A larger difference shows that the clock was set back, or that another server has another clock.
+const MAX_AHEAD: Nanos = Nanos::from_secs(5);
 
 /// What a store replied to a heartbeat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,8 +130,8 @@ mod tests {
 
     #[test]
     fn nor_is_one_of_another_clock() {
-        check(&restored(), &reply(2, 7, 21, 22), 0);
-        check(&restored(), &reply(2, 7, 21, 21), 21);
+        check(&restored(), &reply(2, 7, 21, 26), 0);
+        check(&restored(), &reply(2, 7, 21, 25), 25);
     }
 
     #[test]
