@@ -63,7 +63,7 @@ impl Probe for RedisStore {
         };
         let began = std::time::Instant::now();
         let (answer, run) = match &self.way {
-            Way::Straight(link) => sign.leave(link, &Register::alone()).await,
+            Way::Straight(link) => sign.leave(link, &KnownRegister::alone()).await,
             Way::Branch(branch) => self.sign_in(branch, &sign).await,
         };
         let waited = Nanos::from(began.elapsed());
@@ -116,7 +116,7 @@ impl RedisStore {
             };
             let known = self.memo.epoch();
             let signed_in = *self.memo.signed_in.lock();
-            let register = Register {
+            let register = KnownRegister {
                 key: found.key(),
                 // Where nobody has signed in because hash slots have moved, nothing was lost.
                 new_epoch: known
@@ -143,7 +143,7 @@ impl RedisStore {
 }
 
 /// The register of a server, and what this node knows of it.
-struct Register {
+struct KnownRegister {
     key: Vec<u8>,
     /// The epoch of a register that is not there.
     new_epoch: u64,
@@ -155,10 +155,10 @@ struct Register {
     stays: &'static [u8],
 }
 
-impl Register {
+impl KnownRegister {
     /// That of a server that is alone.
     fn alone() -> Self {
-        Register {
+        KnownRegister {
             key: NODES.to_vec(),
             new_epoch: draw_epoch(),
             known_epoch: String::new(),
@@ -181,7 +181,7 @@ struct Sign {
 
 impl Sign {
     /// Leaves it in a register; and tells the run of the server.
-    async fn leave(&self, link: &Link, register: &Register) -> (Result<Value, Fault>, u64) {
+    async fn leave(&self, link: &Link, register: &KnownRegister) -> (Result<Value, Fault>, u64) {
         let epoch = hex(register.new_epoch);
         let call = Call {
             script: scripts::BEAT,
