@@ -18,11 +18,22 @@ fn remaining(node: &Server, user: &str) -> u64 {
     Answer::read(&reply.body).unwrap().remaining
 }
 
-/// When the last heartbeat was, by the store's clock.
-fn last_heartbeat(redis: &Redis) -> u64 {
-    let run = redis.ask(&["HGET", "tg:ctl:nodes", "run"]);
-    let (_, last) = run.rsplit_once(':').expect("a run and two times");
-    last.parse().expect("milliseconds")
+/// When the nodes left their last heartbeats, by the store's clock.
+fn heartbeats(redis: &Redis, nodes: &[Server]) -> Vec<u64> {
+    let register = redis.ask(&["HVALS", "tg:ctl:nodes"]);
+    let times = register.lines().filter_map(|value| value.split(' ').next());
+    let times: Vec<_> = times.filter_map(|time| time.parse().ok()).collect();
+    assert_eq!(times.len(), nodes.len(), "{register}");
+    times
+}
+
+/// Waits until every node has left another heartbeat.
+fn wait_heartbeats(redis: &Redis, nodes: &[Server]) {
+    let last = heartbeats(redis, nodes).into_iter().max();
+    wait_for("a heartbeat of every node", || {
+        let first = heartbeats(redis, nodes).into_iter().min();
+        (first > last).then_some(())
+    });
 }
 
 #[test]
@@ -65,10 +76,9 @@ fn a_restart_that_loses_nothing_charges_nothing_again() {
         assert_eq!(remaining(&nodes[1], user), expected, "{user} before");
     }
 
-    let done = last_heartbeat(&redis) + 1;
-    wait_for("a heartbeat after that", || {
-        (last_heartbeat(&redis) > done).then_some(())
-    });
+    // The first says that the node has restored all it knew, which is nothing. The second is later than all of that.
+    wait_heartbeats(&redis, &nodes);
+    wait_heartbeats(&redis, &nodes);
     let losses = |node: &Server| node.metric("tidegate_store_losses_total");
     let before = nodes.each_ref().map(losses);
     redis.kill();
