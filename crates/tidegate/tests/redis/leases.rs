@@ -25,13 +25,14 @@ type Node = Arc<Resilient<Redis, TokioRuntime>>;
 
 /// So many in one window, which begins now and which no test outlives: forty flow in during a lease.
 fn limit() -> Limit {
-    let width = Nanos::from_secs(150);
+    const WIDTH: u64 = 150_000;
+    let width = Nanos::from_millis(WIDTH);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.expect("a date").as_millis() as u64 - 1_000; // the server's clock may be behind
     let mut spec = Spec::new(Algorithm::FixedWindow, LIMIT, width);
     spec.window = Window::Shifted {
         width,
-        phase: Nanos::from_millis(now % 150_000),
+        phase: Nanos::from_millis(WIDTH - 1 - now % WIDTH), // by so much before a multiple
     };
     spec.leased = Some(Nanos::from_millis(100));
     Limit::compile(&spec, Precision::Script).expect("a limit")
