@@ -57,6 +57,11 @@ impl RestorePoint {
         self.whole_until
     }
 
+    /// Whether the store has all that the node remembers, as far as the last reply shows.
+    pub fn is_restored(&self) -> bool {
+        self.restored_at.is_some()
+    }
+
     /// That of another server to which the data was moved.
     #[must_use]
     pub fn of_moved_data(&self) -> Self {

@@ -84,4 +84,10 @@ pub trait Parts: Send + Sync {
 
     /// Every part there is, as far as is known: a part is met before anyone asks for what is in it.
     fn ids(&self) -> Vec<PartId>;
+
+    /// Whether counters have come to a part, since this was last called, that it may never have held: this node does not
+    /// know whether the part before it still had them.
+    fn take_lack(&self, _: PartId) -> bool {
+        false
+    }
 }

@@ -149,7 +149,12 @@ impl Standing {
         remembers: impl FnOnce() -> bool,
     ) -> Next {
         if self.life != Some(vitals.life) {
-            self.whole_until = vitals.whole_until;
+            let was_restored = self.life.is_none() || self.seeded == self.life;
+            self.whole_until = if was_restored {
+                vitals.whole_until
+            } else {
+                Nanos::ZERO
+            };
         }
         match self.life {
             Some(known) if known == vitals.life => {}
@@ -334,6 +339,8 @@ mod tests {
         assert!(standing.lost(SECOND));
         standing.heard(&all, SECOND, || false);
         assert_eq!(standing.whole_until(), Nanos::ZERO);
+        standing.heard(&vitals(9, &[]), SECOND, || false);
+        assert_eq!(standing.whole_until(), Nanos::ZERO, "not restored yet");
     }
 
     #[test]

@@ -196,6 +196,9 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
             .filter(|id| !known(id))
             .filter_map(|id| self.meet(id, time))
             .collect();
+        for met in stay.iter().filter(|met| self.parts.take_lack(met.id)) {
+            met.store.may_lack_counts();
+        }
         if new.is_empty() && gone.is_empty() {
             return;
         }

@@ -1,8 +1,8 @@
 //! What is remembered of a server between calls. It outlives connections and addresses.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use tidegate_core::store::{RestorePoint, Slot};
@@ -19,6 +19,10 @@ pub(super) struct Memo {
     pub(super) acknowledged: Mutex<Acknowledged>,
     /// The run that replied to the last heartbeat. 0 if none did.
     met: AtomicU64,
+    /// When the last heartbeat was acknowledged, by the clock of this process.
+    heartbeat_heard: Mutex<Option<Instant>>,
+    /// Whether hash slots have come here of which this node does not know that they are whole.
+    lacks: AtomicBool,
     /// Up to when it has what this node remembers.
     pub(super) restore_point: Mutex<RestorePoint>,
     /// Since when data is whole, if that is later than the epoch says.
@@ -35,6 +39,8 @@ impl Default for Memo {
             epoch: AtomicU64::new(0),
             acknowledged: Mutex::default(),
             met: AtomicU64::new(0),
+            heartbeat_heard: Mutex::default(),
+            lacks: AtomicBool::new(false),
             restore_point: Mutex::default(),
             since: AtomicU64::new(0),
             signed_in: Mutex::default(),
@@ -84,6 +90,24 @@ impl Memo {
     pub(super) fn note_heartbeat(&self, run: u64, name: &[u8], at: Nanos) {
         self.acknowledged.lock().note_heartbeat(name, at);
         self.met.store(run, Ordering::Release);
+        *self.heartbeat_heard.lock() = Some(Instant::now());
+    }
+
+    /// Whether the server, which is in its run `run`, has had all that this node remembers until a moment ago.
+    pub(super) fn has_all(&self, run: Option<u64>) -> bool {
+        let heard = *self.heartbeat_heard.lock();
+        let is_recent = heard.is_some_and(|at| at.elapsed() < MAX_SILENCE);
+        is_recent && self.has_met(run) && self.restore_point.lock().is_restored()
+    }
+
+    /// Hash slots have come of which this node does not know that they are whole.
+    pub(super) fn note_lack(&self) {
+        self.lacks.store(true, Ordering::Release);
+    }
+
+    /// Whether there are such, once.
+    pub(super) fn take_lack(&self) -> bool {
+        self.lacks.swap(false, Ordering::AcqRel)
     }
 
     /// Whether this run has replied to the last heartbeat, or none was sent yet. Before it has, data that it lacks
@@ -113,6 +137,9 @@ impl Memo {
         self.since.fetch_max(since.get(), Ordering::Relaxed);
     }
 }
+
+/// How long ago the last heartbeat may be if nothing can have happened since. Nodes leave five in that time.
+const MAX_SILENCE: Duration = Duration::from_secs(1);
 
 /// Bits of an epoch that are random. Those above are the time at which the store's data began.
 const RANDOM_BITS: u32 = 20;

@@ -214,6 +214,9 @@ impl Cluster {
                 Some(map) => {
                     if let (Some(from), Some(to)) = (owner, seat(&map)) {
                         to.memo.raise_since(from.memo.data_since());
+                        if !from.memo.has_all(from.link.run()) {
+                            to.memo.note_lack();
+                        }
                     }
                     Arc::new(View {
                         map,

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidegate_core::store::{PartId, Slot};
+use tidegate_core::store::{PartId, RestorePoint, Slot};
 
 use super::map::SlotMap;
 use super::slots::SLOTS;
@@ -22,14 +22,25 @@ pub(super) struct SlotMemos {
     places: Vec<Option<usize>>,
 }
 
+/// What is known of a primary when hash slots leave it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SourceState {
+    /// It had all that this node remembers until a moment ago.
+    Whole,
+    /// It can be reached, but may have lost something that this node has not restored.
+    Unknown,
+    /// It cannot be reached: its hash slots were not moved but given to others.
+    Unreachable,
+}
+
 impl SlotMemos {
-    /// The memos of the primaries of a new map. `before` has those of the primaries of the last one, and `is_connected` says
-    /// which of these can be reached.
+    /// The memos of the primaries of a new map. `before` has those of the primaries of the last one, and `state` says how
+    /// these are.
     pub(super) fn take_over<'a>(
         &mut self,
         map: &SlotMap,
         before: impl Fn(PartId) -> Option<&'a Arc<Memo>>,
-        is_connected: impl Fn(&Arc<Memo>) -> bool,
+        state: impl Fn(&Arc<Memo>) -> SourceState,
     ) -> Vec<Arc<Memo>> {
         let kept: Vec<_> = map.primaries.iter().map(|now| before(now.part)).collect();
         let serves = |memo: &Arc<Memo>| kept.iter().flatten().any(|kept| Arc::ptr_eq(kept, memo));
@@ -48,7 +59,12 @@ impl SlotMemos {
                 (None, None) => {
                     let sources = sources.keys().map(|place| &self.memos[*place]);
                     let latest = sources.max_by_key(|memo| memo.data_since());
-                    Arc::new(latest.map_or_else(Memo::default, |memo| memo.of_moved_data()))
+                    let whole = latest.filter(|memo| state(memo) == SourceState::Whole);
+                    let memo = latest.map_or_else(Memo::default, |memo| memo.of_moved_data());
+                    if whole.is_none() {
+                        *memo.restore_point.lock() = RestorePoint::default();
+                    }
+                    Arc::new(memo)
                 }
             };
             for place in sources.keys() {
@@ -59,8 +75,11 @@ impl SlotMemos {
                 memo.raise_since(source.data_since());
                 // Two shards became one, or one became two: heartbeats of the second show nothing here.
                 let is_split = kept.is_none() && !serves(source);
-                if is_split || !is_connected(source) {
+                if is_split || state(source) == SourceState::Unreachable {
                     memo.raise_since(source.acknowledged_until());
+                }
+                if is_split || state(source) != SourceState::Whole {
+                    memo.note_lack();
                 }
             }
             taken.push(memo);

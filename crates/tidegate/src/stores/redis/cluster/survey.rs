@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::map::{Primary, SlotMap};
+use super::slot_memos::SourceState;
 use super::{Cluster, Seat, View, host};
 use crate::stores::redis::access::{Access, Place};
 use crate::stores::redis::fault::Fault;
@@ -166,13 +167,17 @@ impl Cluster {
         }
         let known = view.as_ref().map_or(&[][..], |view| &view.seats[..]);
         let before = |part| known.iter().find(|seat| seat.part == part);
-        let is_connected = |memo: &Arc<Memo>| {
+        let state = |memo: &Arc<Memo>| {
             let mut seats = known.iter().filter(|seat| seat.link.stands());
-            seats.any(|seat| Arc::ptr_eq(&seat.memo, memo))
+            match seats.find(|seat| Arc::ptr_eq(&seat.memo, memo)) {
+                None => SourceState::Unreachable,
+                Some(seat) if memo.has_all(seat.link.run()) => SourceState::Whole,
+                Some(_) => SourceState::Unknown,
+            }
         };
         let memo_before = |part| before(part).map(|seat| &seat.memo);
         let mut memos = self.memos.lock();
-        let memos = memos.take_over(&map, memo_before, is_connected);
+        let memos = memos.take_over(&map, memo_before, state);
         let primaries = map.primaries.iter().zip(memos);
         let seats = primaries.map(|(now, memo)| self.seat_at(now, before(now.part), memo));
         match seats.collect() {
