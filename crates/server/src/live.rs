@@ -13,7 +13,7 @@ use tidegate::clock::Clock;
 use tidegate::live::{Pick, State, left_out};
 use tidegate::{Follower, News, Policy, Reading};
 use tidegate_core::rules::{
-    Entry, Mode, Rule, RuleSet, SourceFile, Warning, lifted_blocks, lifts_limits,
+    Entry, Mode, Rule, RuleSet, SourceFile, Warning, freed_descriptors, lifted_blocks, lifts_limits,
 };
 use tidegate_core::units::Nanos;
 use tracing::{info, warn};
@@ -282,6 +282,18 @@ fn warn_of_rules(before: &RuleSet, after: &RuleSet) {
             count,
             rules,
             "rules no longer limit some or all of their clients, because a rate is gone or unlimited, `concurrent` is gone, or an unlimited rule replaces them"
+        );
+    }
+    let freed = freed_descriptors(before, after);
+    let is_freed = |old: &Rule, new: &[&Rule]| {
+        let denies = new.iter().any(|new| new.mode() == Mode::Enforce);
+        denies && freed.contains(old.name().as_str())
+    };
+    if let Some((count, rules)) = named(&names(&is_freed)) {
+        warn!(
+            count,
+            rules,
+            "limits of descriptors no longer hold for some values, because a descriptor without a limit comes first or an unlimited one replaces them"
         );
     }
     let is_moved = |old: &Rule, new: &[&Rule]| new.iter().any(|new| is_reordered(old, new));

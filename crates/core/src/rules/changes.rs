@@ -3,6 +3,9 @@
 //! A reload that takes a limit or a block away may be meant. Whether it is, only a person can tell: these
 //! functions find what to name in a warning.
 
+use std::collections::HashSet;
+
+use super::descriptors::freed;
 use super::lists::{Entry, List, Whom};
 use super::model::{Mode, Purpose, Rule};
 use super::set::RuleSet;
@@ -73,6 +76,14 @@ pub fn lifts_limits(before: &RuleSet, old: &Rule, after: &RuleSet, rule: &Rule) 
             tier.is_some() && is_lifted(old_tier, tier, "")
         })
         || overrides.any(|subject| is_lifted(None, None, subject))
+}
+
+/// The names of limits of descriptors in `before` that `after` no longer applies to all whom they held for: another
+/// descriptor hides them for some values, or an unlimited one replaces them. Limits that are gone are among them.
+pub fn freed_descriptors<'s>(before: &'s RuleSet, after: &RuleSet) -> HashSet<&'s str> {
+    let freed = freed(&before.descriptors, &after.descriptors);
+    let rules = freed.iter().map(|rule| &before.rules()[*rule as usize]);
+    rules.map(|rule| rule.name().as_str()).collect()
 }
 
 /// Whether another rule of the set takes the place of `rule` for some requests and has no limit.

@@ -247,6 +247,20 @@ fn rules_that_a_reload_makes_unlimited_are_named_in_the_log() {
     assert_eq!(wait_warning(&server, "no longer limit")["rules"], "q");
 }
 
+/// A descriptor of its own for some value, without a limit, freed that value without a word.
+#[test]
+fn limits_that_another_descriptor_hides_are_named_in_the_log() {
+    let limited = "domain: d
+descriptors:
+  - { key: user, rate_limit: { unit: hour, requests_per_unit: 5 } }
+";
+    let server = Server::start(limited);
+    let hidden = format!("{limited}  - {{ key: user, value: vip }}\n");
+    server.write("rules.yaml", &hidden);
+    let line = wait_warning(&server, "no longer hold for some values");
+    assert_eq!(line["rules"], "d.user");
+}
+
 /// Clients that were blocked passed after a reload without a word, as after a file was lost from a folder.
 #[test]
 fn blocks_that_a_reload_lifts_are_named_in_the_log() {

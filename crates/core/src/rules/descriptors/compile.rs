@@ -159,6 +159,7 @@ impl Compiler<'_> {
         self.level(&form.nodes, &within, &mut below);
         Node {
             joined: joined.into(),
+            key_len: form.key.len(),
             place: Place {
                 line: form.line,
                 ..within.place.clone()

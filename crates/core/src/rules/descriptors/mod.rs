@@ -4,6 +4,7 @@
 //! described by entries is led down that tree; native rules are never found this way, nor these by the
 //! attributes of a request. What they count and what they decide is the engine's business.
 
+mod changes;
 mod compile;
 mod form;
 mod listing;
@@ -20,6 +21,7 @@ pub use form::{DomainForm, LimitForm, NodeForm};
 pub use listing::Listing;
 pub use stats::stat_name;
 
+pub(crate) use changes::freed;
 pub(crate) use compile::{compile, window, written};
 pub(crate) use read::{is_of_this_kind, read};
 pub(crate) use stats::key as stats_key;

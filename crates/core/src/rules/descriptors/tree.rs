@@ -60,6 +60,8 @@ impl Level {
 pub(crate) struct Node {
     /// Its key, or key and value joined by `_`.
     pub(crate) joined: Box<str>,
+    /// How much of that is the key.
+    pub(crate) key_len: usize,
     pub(crate) place: Place,
     pub(crate) limited: Option<Limited>,
     pub(crate) below: Level,
@@ -147,6 +149,15 @@ impl Level {
     }
 
     /// The node for one entry. `joined` is room to join it in.
+    pub(crate) fn node_of(&self, key: &str, value: &str, joined: &mut String) -> Option<&Node> {
+        self.step(key, value, joined).map(|(node, _)| node)
+    }
+
+    /// How many keys are compared to find it, at most.
+    pub(crate) fn step_cost(&self) -> usize {
+        1 + self.patterns.len()
+    }
+
     fn step(&self, key: &str, value: &str, joined: &mut String) -> Option<(&Node, By)> {
         joined.clear();
         joined.extend([key, "_", value]);

@@ -1,5 +1,6 @@
 //! Which limit a descriptor is led to: the rules of the reference service one by one.
 
+mod changes;
 mod files;
 mod random;
 
@@ -40,6 +41,9 @@ fn tree(lines: &str) -> String {
         for word in words {
             let field = match word {
                 "!" => "rate_limit: { unit: minute, requests_per_unit: 1 }",
+                "shadow" => "shadow_mode: true",
+                "named" => "rate_limit: { unit: minute, requests_per_unit: 1, name: n }",
+                "frees" => "rate_limit: { unlimited: true, replaces: [{ name: n }] }",
                 "shares" => "share_threshold: true",
                 "shown" => "value_to_metric: true",
                 "detailed" => "detailed_metric: true",

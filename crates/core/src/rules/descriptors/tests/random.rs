@@ -66,6 +66,7 @@ fn node(joined: &str, below: Level) -> Node {
     };
     Node {
         joined: joined.into(),
+        key_len: joined.len(),
         place,
         limited,
         below,

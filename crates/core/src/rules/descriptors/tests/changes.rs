@@ -1,0 +1,54 @@
+//! Which limits a new tree no longer applies to all whom they held for.
+
+use super::{set, tree};
+use crate::rules::freed_descriptors;
+
+#[track_caller]
+fn check(before: &str, after: &str, freed: &[&str]) {
+    let (before_set, after_set) = (set(&tree(before)), set(&tree(after)));
+    let mut found: Vec<_> = freed_descriptors(&before_set, &after_set)
+        .into_iter()
+        .collect();
+    found.sort_unstable();
+    assert_eq!(found, freed, "from{before}to{after}");
+}
+
+#[test]
+fn values_and_patterns_without_a_limit_free_the_bare_key() {
+    for hiding in ["k=a", "k=a*", "k=a ! shadow", "k=a ...\n  l !", "k=a frees"] {
+        check("\nk !\n", &format!("\nk !\n{hiding}\n"), &["d.k"]);
+    }
+    check("\nk=a* !\n", "\nk=a* !\nk=ab\n", &["d.k_a*"]);
+    check("\nk=a* !\n", "\nk=*\nk=a* !\n", &["d.k_a*"]);
+}
+
+#[test]
+fn so_they_do_for_what_is_below() {
+    check("\nk ...\n  l !\n", "\nk ...\n  l !\nk=a\n", &["d.k.l"]);
+    check("\nk ...\n  l !\n", "\nk ...\n  l !\n  l=b\n", &["d.k.l"]);
+}
+
+#[test]
+fn an_unlimited_descriptor_frees_what_it_replaces() {
+    check("\nk named\nl !\n", "\nk named\nl !\nm frees\n", &["d.k"]);
+    check("\nk named\nm frees\n", "\nk named\nm frees\n", &[]);
+}
+
+#[test]
+fn limits_that_are_gone_are_freed() {
+    check("\nk !\nl !\n", "\nl !\n", &["d.k"]);
+}
+
+#[test]
+fn what_is_limited_otherwise_or_was_not_limited_is_not() {
+    for (before, after) in [
+        ("\nk !\n", "\nk !\nk=a !\nk=b* !\n"),
+        ("\nk !\nk=a !\n", "\nk !\n"),
+        ("\nk !\nk=a\n", "\nk !\nk=a\n"),
+        ("\nk !\n", "\nk !\nl\nl=a\nkk=a\n"),
+        ("\nk ! shadow\n", "\nk ! shadow\nk=a\n"),
+        ("\nk ! ...\n  l !\n", "\nk ! ...\n  l !\n  m\n"),
+    ] {
+        check(before, after, &[]);
+    }
+}
