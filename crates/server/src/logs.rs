@@ -43,9 +43,8 @@ pub(crate) fn start(level: LogLevel, format: LogFormat) {
 }
 
 /// Libraries of whose lines only errors are logged unless more is asked for. The HTTP/2 library warns about
-/// what any client can send, once per frame. The library that watches files warns of folders that are gone,
-/// about which the service has lines of its own.
-const QUIET_LIBRARIES: [&str; 2] = ["h2", "notify"];
+/// what any client can send, once per frame.
+const QUIET_LIBRARIES: [&str; 1] = ["h2"];
 
 /// What is logged: by `RUST_LOG` if it is set and valid, else by the level.
 fn filter(level: LogLevel, environment: Option<&str>) -> EnvFilter {
@@ -111,14 +110,14 @@ mod tests {
     #[test]
     fn warnings_of_libraries_are_left_out_unless_asked_for() {
         let shown = |environment| filter(LogLevel::default(), environment).to_string();
-        assert_eq!(shown(None), "notify=error,h2=error,info");
-        assert_eq!(shown(Some("")), "notify=error,h2=error,info");
+        assert_eq!(shown(None), "h2=error,info");
+        assert_eq!(shown(Some("")), "h2=error,info");
         assert_eq!(
             shown(Some("warn,tidegate=debug")),
-            "tidegate=debug,notify=error,h2=error,warn"
+            "tidegate=debug,h2=error,warn"
         );
-        assert_eq!(shown(Some("not=a=filter")), "notify=error,h2=error,info");
-        assert_eq!(shown(Some("h2=warn,info")), "notify=error,h2=warn,info");
+        assert_eq!(shown(Some("not=a=filter")), "h2=error,info");
+        assert_eq!(shown(Some("h2=warn,info")), "h2=warn,info");
         assert_eq!(shown(Some("debug")), "debug");
     }
 

@@ -1,7 +1,7 @@
 //! Real files that change under a running watch: what comes into force, and what never does.
 //!
 //! Contents are valid if they end in `.`; the loader refuses all else, and the value in force
-//! reads `name=contents` for every file. Events alone must do: the poll is an hour unless said.
+//! reads `name=contents` for every file.
 //! Nothing here sleeps for a fixed time: each step waits for the state it needs, or fails after
 //! ten seconds.
 
@@ -18,7 +18,8 @@ use tidegate::identity::keys::{Digest, KeyTable, hash_line};
 use tidegate::live::{Live, Pace, Snapshot, State, Target, Watch, Why};
 use tidegate_core::units::Nanos;
 
-const PATIENT: Pace = Pace {
+const PACE: Pace = Pace {
+    survey: Nanos::from_millis(20),
     quiet: Nanos::from_millis(30),
     at_most: Nanos::from_millis(500),
     poll: Nanos::from_secs(3600),
@@ -36,10 +37,6 @@ struct Watched {
 impl Watched {
     /// Lets `prepare` fill a new folder, then watches `path` in it.
     fn new(path: &str, prepare: impl FnOnce(&Path)) -> Self {
-        Watched::at_pace(path, PATIENT, prepare)
-    }
-
-    fn at_pace(path: &str, pace: Pace, prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         prepare(dir.path());
         let path = dir.path().join(path);
@@ -54,7 +51,7 @@ impl Watched {
             let states = Arc::clone(&states);
             move |state: &State| states.lock().unwrap().push(state.clone())
         };
-        let watch = Watch::start(Target::rules(&path).pace(pace), load, report).unwrap();
+        let watch = Watch::start(Target::rules(&path).pace(PACE), load, report).unwrap();
         Watched {
             dir,
             path,
@@ -246,12 +243,8 @@ mod links {
     }
 
     #[test]
-    fn a_turned_link_that_sends_no_event_is_found_by_the_poll() {
-        let pace = Pace {
-            poll: Nanos::from_millis(20),
-            ..PATIENT
-        };
-        let watched = Watched::at_pace("r.yaml", pace, |dir| {
+    fn a_turned_link_between_two_others_comes_into_force() {
+        let watched = Watched::new("r.yaml", |dir| {
             fs::create_dir_all(dir.join("between")).unwrap();
             write(dir.join("one"), "one.");
             write(dir.join("two"), "two.");
@@ -323,6 +316,22 @@ fn a_deleted_parent_folder_is_followed_when_it_is_back() {
         write(&watched.path, &format!("{n} again."));
         watched.wait_for_value(&format!("r.yaml={n} again."));
     }
+}
+
+/// Kernel events told nothing of this, nor of any later change.
+#[test]
+fn a_folder_far_above_that_is_replaced_is_followed() {
+    let watched = Watched::new("a/b/c/r.yaml", |dir| {
+        for (top, text) in [("a", "one."), ("next", "two.")] {
+            fs::create_dir_all(dir.join(top).join("b/c")).unwrap();
+            write(dir.join(top).join("b/c/r.yaml"), text);
+        }
+    });
+    fs::rename(watched.file("a"), watched.file("last")).unwrap();
+    fs::rename(watched.file("next"), watched.file("a")).unwrap();
+    watched.wait_for_value("r.yaml=two.");
+    write(&watched.path, "three.");
+    watched.wait_for_value("r.yaml=three.");
 }
 
 #[test]
@@ -494,7 +503,7 @@ fn meddled(
             .text()
             .map(|text| seen.lock().unwrap().push(text))
     };
-    let watch = Watch::start(Target::rules(path).pace(PATIENT), load, |_| {}).unwrap();
+    let watch = Watch::start(Target::rules(path).pace(PACE), load, |_| {}).unwrap();
     (dir, watch, whole)
 }
 
@@ -573,7 +582,7 @@ fn keys_are_reloaded_alone_and_a_bad_file_keeps_the_old_ones() {
         };
         table.replace_with(make).map(drop)
     };
-    let watch = Watch::start(Target::keys(&path).pace(PATIENT), load, |_| {}).unwrap();
+    let watch = Watch::start(Target::keys(&path).pace(PACE), load, |_| {}).unwrap();
     let knows = |key: &str| live.load().get(&Digest::of(key)).is_some();
     assert!(knows("old"));
     write(&path, &(line("old") + "raw-key-by-mistake\n"));

@@ -120,7 +120,12 @@ where
         Ok(tried)
     }
 
-    fn survey(&self) -> Result<Survey, Why> {
+    /// Whether an equal survey proves that nothing has changed since the last look.
+    pub(super) fn is_proven(&self) -> bool {
+        self.memory.proof.is_some()
+    }
+
+    pub(super) fn survey(&self) -> Result<Survey, Why> {
         Survey::of(&self.path, self.shape, self.limits)
     }
 

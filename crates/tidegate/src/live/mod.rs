@@ -12,7 +12,6 @@
 //! holds), `intake` (whether to hand it over), `watch` (the thread around them).
 
 mod cell;
-mod folders;
 mod intake;
 mod left_out;
 mod pace;

@@ -1,9 +1,9 @@
 //! When to look at files that may be changing.
 //!
-//! Hints come in bursts: one save is several events, a deployment hundreds. A look follows once
+//! Hints come in bursts: one save is several changes, a deployment hundreds. A look follows once
 //! nothing has been heard for a while, or, in a storm that does not end, after a bounded wait. A
-//! deliberate poke is followed at once, and silence by a look now and then, for the mounts that
-//! never send an event. Knows nothing of files, threads or clocks: time is handed in.
+//! deliberate poke is followed at once, and silence by a look now and then, for changes that
+//! a survey does not show. Knows nothing of files, threads or clocks: time is handed in.
 //!
 //! Kept true: after a hint a look is due within `at_most`, and hints alone never cause more than
 //! one look per `quiet`.
@@ -13,6 +13,8 @@ use tidegate_core::units::Nanos;
 /// How patiently to look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pace {
+    /// How often to see whether something has changed.
+    pub survey: Nanos,
     /// How long nothing must be heard before a look.
     pub quiet: Nanos,
     /// The longest wait for quiet.
@@ -22,13 +24,14 @@ pub struct Pace {
 }
 
 impl Default for Pace {
-    /// An editor's save or a folder's swap takes a few milliseconds: 100 ms of quiet is plenty. At
-    /// most 500 ms leaves as much again to read and check, so that a change is in force within a
-    /// second. The poll is only for what sends no events: 30 s, as others in this field do.
+    /// An editor's save or a folder's swap takes a few milliseconds: 100 ms of quiet is plenty. A survey every
+    /// 250 ms and at most 400 ms leave as much again to read and check, so that a change is in force within a
+    /// second. The poll is only for files that change without another time.
     fn default() -> Self {
         Pace {
+            survey: Nanos::from_millis(250),
             quiet: Nanos::from_millis(100),
-            at_most: Nanos::from_millis(500),
+            at_most: Nanos::from_millis(400),
             poll: Nanos::from_secs(30),
         }
     }
@@ -50,6 +53,7 @@ pub struct Settle {
     heard: Option<Heard>,
     poked: bool,
     looked_at: Nanos,
+    poll: Nanos,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +70,7 @@ impl Settle {
             heard: None,
             poked: false,
             looked_at: now,
+            poll: pace.poll,
         }
     }
 
@@ -85,22 +90,27 @@ impl Settle {
         (self.heard, self.poked, self.looked_at) = (None, false, now);
     }
 
-    /// Polls this often from now on.
-    pub fn poll_every(&mut self, poll: Nanos) {
-        self.pace.poll = poll;
+    /// The next look is made after so long at most.
+    pub fn poll_within(&mut self, most: Nanos) {
+        self.poll = self.pace.poll.min(most);
+    }
+
+    /// How long until the next survey: less after a hint, to hear whether more changes follow.
+    pub fn survey_every(&self) -> Nanos {
+        let Pace { survey, quiet, .. } = self.pace;
+        match self.heard {
+            Some(_) => survey.min(Nanos::new(quiet.get() / 4)),
+            None => survey,
+        }
     }
 
     /// Whether to look now, and if not, when to ask again.
     pub fn next(&self, now: Nanos) -> Next {
-        let Pace {
-            quiet,
-            at_most,
-            poll,
-        } = self.pace;
+        let Pace { quiet, at_most, .. } = self.pace;
         let due = match self.heard {
             _ if self.poked => now,
             Some(Heard { first, last }) => last.plus(quiet).min(first.plus(at_most)),
-            None => self.looked_at.plus(poll),
+            None => self.looked_at.plus(self.poll),
         };
         if due <= now {
             Next::Look
@@ -140,10 +150,10 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_storm_delays_a_look_by_half_a_second_and_no_more() {
+    fn an_endless_storm_delays_a_look_by_400_ms_and_no_more() {
         assert_eq!(
             looks((1000..4000).step_by(10), 5000),
-            [1500, 2010, 2520, 3030, 3540, 4050]
+            [1400, 1810, 2220, 2630, 3040, 3450, 3860, 4090]
         );
     }
 

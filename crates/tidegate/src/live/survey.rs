@@ -159,27 +159,6 @@ impl Inode {
     }
 }
 
-/// Which folder is at a path. Its birth is part of it: a folder made anew at once after the old
-/// one was removed often gets the same number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Which {
-    device: u64,
-    number: u64,
-    born: Option<SystemTime>,
-}
-
-impl Which {
-    pub(super) fn at(path: &Path) -> Option<Self> {
-        let about = fs::metadata(path).ok()?;
-        let Inode { device, number, .. } = Inode::of(&about);
-        Some(Which {
-            device,
-            number,
-            born: about.created().ok(),
-        })
-    }
-}
-
 fn look_at(path: &Path) -> Result<Metadata, Why> {
     fs::metadata(path).map_err(|error| because(path, &error))
 }

@@ -1,28 +1,28 @@
 //! Watches a file or folder on a thread of its own and hands its contents to a loader.
 //!
 //! A thin shell: `pace` says when to look, `intake` what to do with what is seen; here are only
-//! the thread, the bell that wakes it and the clock. What was rung is a few flags and no queue, so a
-//! storm of events takes no memory. Dropping the [`Watch`] stops the thread and waits for it.
+//! the thread, the bell that wakes it and the clock. Whether something has changed is found by surveys, a few times a second:
+//! events of the kernel are missing for some mounts and for folders further up. Dropping the [`Watch`] stops the thread and
+//! waits for it.
 
 use std::fmt::Display;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tidegate_core::units::Nanos;
 
-use super::folders::Folders;
 use super::intake::{Intake, Looked, Zeal};
 use super::pace::{Next, Pace, Settle};
 use super::snapshot::Snapshot;
 use super::state::{State, Why};
 use super::survey::{Limits, Pick, Shape, Survey};
 
-/// How often to look where no events can be had (no inotify watches left, for example), so that a
-/// change is still in force within about a second. Files at rest are not read for it.
-const DEAF_POLL: Nanos = Nanos::from_secs(1);
+/// How soon to look again at files that were changed a moment before they were read: they may have changed once more
+/// within the same tick of their clock.
+const FRESH_POLL: Nanos = Nanos::from_secs(3);
 
 /// What to watch, and how.
 #[derive(Clone, Debug)]
@@ -119,18 +119,16 @@ impl Watch {
             telling.told().state = Some(state.clone());
             report(state);
         };
-        let ringing = Arc::clone(&shared);
-        let folders = Folders::new(move || ringing.ring(|rung| rung.hint = true));
         let intake = Intake::new(path, shape, limits, load, tell);
         let mut watching = Watching {
             intake,
-            folders,
+            seen: None,
             shared: Arc::clone(&shared),
             start: Instant::now(),
         };
         let mut settle = Settle::new(pace, watching.now());
-        watching.look(&mut settle, pace, Zeal::Asked);
-        let run = move || watching.run(settle, pace);
+        watching.look(&mut settle, Zeal::Asked);
+        let run = move || watching.run(settle);
         let thread = thread::Builder::new()
             .name("tidegate-watch".to_owned())
             .spawn(run)?;
@@ -163,11 +161,6 @@ impl Watch {
         told.state
             .clone()
             .expect("the first look, made before the watch exists, sets a state")
-    }
-
-    /// Why no events can be had, so that changes are found by polling alone; nothing if all is well.
-    pub fn deaf(&self) -> Option<String> {
-        self.shared.told().deaf.clone()
     }
 }
 
@@ -212,7 +205,6 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Rung {
-    hint: bool,
     zeal: Option<Zeal>,
     stop: bool,
     /// How many looks were requested since the beginning.
@@ -222,7 +214,6 @@ struct Rung {
 #[derive(Debug, Default)]
 struct Told {
     state: Option<State>,
-    deaf: Option<String>,
     /// How many of the requested looks are over.
     looks: u64,
 }
@@ -260,7 +251,7 @@ impl Shared {
     /// Waits until someone rings or `span` has passed, and takes what was rung.
     fn wait(&self, span: Nanos) -> Rung {
         let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let silent = |rung: &mut Rung| !rung.hint && rung.zeal.is_none() && !rung.stop;
+        let silent = |rung: &mut Rung| rung.zeal.is_none() && !rung.stop;
         let waited = self.wake.wait_timeout_while(rung, span.duration(), silent);
         let (mut rung, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let requests = rung.requests;
@@ -277,7 +268,8 @@ impl Shared {
 /// What the thread owns.
 struct Watching<L, R> {
     intake: Intake<L, R>,
-    folders: Folders,
+    /// What was there at the last survey.
+    seen: Option<Result<Survey, Why>>,
     shared: Arc<Shared>,
     start: Instant,
 }
@@ -288,7 +280,7 @@ where
     R: FnMut(&State),
     E: Display,
 {
-    fn run(mut self, mut settle: Settle, pace: Pace) {
+    fn run(mut self, mut settle: Settle) {
         let mut zeal = Zeal::Hinted;
         loop {
             let span = match settle.next(self.now()) {
@@ -296,15 +288,14 @@ where
                 Next::WaitUntil(at) => at.since(self.now()),
             };
             let Rung {
-                hint,
                 zeal: asked,
                 stop,
                 requests,
-            } = self.shared.wait(span);
+            } = self.shared.wait(span.min(settle.survey_every()));
             if stop {
                 return;
             }
-            if hint {
+            if self.has_changed() {
                 settle.hint(self.now());
             }
             if let Some(asked) = asked {
@@ -312,30 +303,31 @@ where
                 settle.poke();
             }
             if settle.next(self.now()) == Next::Look {
-                self.look(&mut settle, pace, zeal);
+                self.look(&mut settle, zeal);
                 zeal = Zeal::Hinted;
                 self.shared.finish_looks(requests);
             }
         }
     }
 
-    /// Listens before reading, so that no change falls between; and once more after, because a
-    /// link may have been turned meanwhile.
-    fn look(&mut self, settle: &mut Settle, pace: Pace, zeal: Zeal) {
+    /// Surveys before it reads: what changes later differs from that.
+    fn look(&mut self, settle: &mut Settle, zeal: Zeal) {
         settle.looking(self.now());
-        let path: &Path = &self.intake.path.clone();
-        self.folders.follow(path);
-        let looked = self.intake.look(zeal);
-        if self.folders.follow(path) || looked == Looked::Restless {
+        self.has_changed();
+        if self.intake.look(zeal) == Looked::Restless {
             settle.hint(self.now());
         }
-        let deaf = self.folders.deaf();
-        settle.poll_every(if deaf.is_some() {
-            pace.poll.min(DEAF_POLL)
+        settle.poll_within(if self.intake.is_proven() {
+            Nanos::MAX
         } else {
-            pace.poll
+            FRESH_POLL
         });
-        self.shared.told().deaf = deaf.map(str::to_owned);
+    }
+
+    /// Whether a survey finds something else than the last one.
+    fn has_changed(&mut self) -> bool {
+        let now = Some(self.intake.survey());
+        std::mem::replace(&mut self.seen, now) != self.seen
     }
 
     fn now(&self) -> Nanos {
