@@ -50,16 +50,20 @@ impl RestorePoint {
                 ..RestorePoint::default()
             };
         }
-        if restored == Some(reply.life) && self.restored_at.is_none() {
-            self.restored_at = Some(reply.at);
-        }
+        let is_restored = restored == Some(reply.life);
+        self.restored_at = is_restored.then(|| self.restored_at.unwrap_or(reply.at));
         self.last_at = reply.at;
         self.whole_until
     }
 
-    /// Whether the store has all that the node remembers, as far as the last reply shows.
+    /// Whether the store has all that the node remembers, by its last heartbeat.
     pub fn is_restored(&self) -> bool {
         self.restored_at.is_some()
+    }
+
+    /// The store may lack something that the node remembers, and no heartbeat says so yet.
+    pub fn may_lack_counts(&mut self) {
+        self.restored_at = None;
     }
 
     /// That of another server to which the data was moved.
@@ -137,6 +141,20 @@ mod tests {
     fn nor_is_one_of_another_clock() {
         check(&restored(), &reply(2, 7, 21, 26), 0);
         check(&restored(), &reply(2, 7, 21, 25), 25);
+    }
+
+    #[test]
+    fn nor_is_one_from_before_the_node_had_restored_once_more() {
+        let mut point = restored();
+        point.note(None, &reply(1, 7, 30, 3));
+        assert!(!point.is_restored());
+        point.note(Some(Life(1)), &reply(1, 7, 31, 3));
+        assert!(point.is_restored());
+        check(&point, &reply(2, 7, 32, 30), 0);
+        check(&point, &reply(2, 7, 32, 31), 31);
+        point.may_lack_counts();
+        assert!(!point.is_restored());
+        check(&point, &reply(2, 7, 32, 31), 0);
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Fallback<S, R> {
 
     /// Counters have come to this store that it may never have held.
     pub(super) fn may_lack_counts(&self) {
-        self.node.lost();
+        self.node.may_lack_counts();
     }
 
     /// The store's time, as far as this node can tell.

@@ -24,6 +24,8 @@ pub(super) struct Standing {
     seeded: Option<Life>,
     /// What was seen before this moment need not be restored, by the store's clock.
     whole_until: Nanos,
+    /// How often counts may have gone missing without a new epoch.
+    lack_count: u64,
     /// The nodes as last listed, and since when each has been missing.
     roster: Vec<(NodeId, Option<Nanos>)>,
     listing: Listing,
@@ -75,6 +77,7 @@ impl Standing {
             life: None,
             seeded: None,
             whole_until: Nanos::ZERO,
+            lack_count: 0,
             roster: settings.roster.iter().map(|node| (*node, None)).collect(),
             listing: match settings.roster.is_empty() {
                 true => Listing::Unheard,
@@ -104,6 +107,26 @@ impl Standing {
         self.whole_until
     }
 
+    /// The same once these vitals are taken note of. What they say of another life holds only if the node had restored
+    /// what it remembers into the one before.
+    pub(super) fn whole_until_in(&self, vitals: &Vitals) -> Nanos {
+        let was_restored = match self.life {
+            Some(life) if life == vitals.life => return self.whole_until,
+            Some(life) => self.seeded == Some(life),
+            None => self.lack_count == 0,
+        };
+        if was_restored {
+            vitals.whole_until
+        } else {
+            Nanos::ZERO
+        }
+    }
+
+    /// How often counts may have gone missing without a new epoch.
+    pub(super) fn lack_count(&self) -> u64 {
+        self.lack_count
+    }
+
     /// What to tell the others.
     pub(super) fn beat(&self) -> Beat {
         Beat {
@@ -114,13 +137,19 @@ impl Standing {
 
     /// The store has lost counts. Whether that is news.
     pub(super) fn lost(&mut self, now: Nanos) -> bool {
-        if self.phase != Phase::Exact {
-            return false;
+        self.is_exact() && self.may_lack_counts(now)
+    }
+
+    /// The store may lack counts that it should have, whatever was restored so far. Whether it was trusted.
+    pub(super) fn may_lack_counts(&mut self, now: Nanos) -> bool {
+        let was_exact = self.is_exact();
+        if was_exact {
+            self.phase = Phase::Recovering { since: now };
         }
-        self.phase = Phase::Recovering { since: now };
         self.seeded = None;
         self.whole_until = Nanos::ZERO;
-        true
+        self.lack_count += 1;
+        was_exact
     }
 
     /// The store can be asked again: the others are given their time from here on.
@@ -148,14 +177,7 @@ impl Standing {
         now: Nanos,
         remembers: impl FnOnce() -> bool,
     ) -> Next {
-        if self.life != Some(vitals.life) {
-            let was_restored = self.life.is_none() || self.seeded == self.life;
-            self.whole_until = if was_restored {
-                vitals.whole_until
-            } else {
-                Nanos::ZERO
-            };
-        }
+        self.whole_until = self.whole_until_in(vitals);
         match self.life {
             Some(known) if known == vitals.life => {}
             Some(_) => {
@@ -191,9 +213,11 @@ impl Standing {
         Next::Trust { missing }
     }
 
-    /// All that this node remembers is in the store.
-    pub(super) fn seeded(&mut self, life: Life) {
-        self.seeded = Some(life);
+    /// All that this node remembers is in the store, if no more counts may have gone missing than when it began.
+    pub(super) fn seeded(&mut self, life: Life, lack_count: u64) {
+        if lack_count == self.lack_count {
+            self.seeded = Some(life);
+        }
     }
 
     /// How many other nodes have not restored what they remember.
@@ -319,7 +343,7 @@ mod tests {
         let peers = vitals(7, &[(2, Some(7))]);
         assert_eq!(standing.heard(&peers, SECOND, || true), Next::Seed);
         assert_eq!(standing.beat().seeded, None);
-        standing.seeded(Life(7));
+        standing.seeded(Life(7), standing.lack_count());
         assert_eq!(
             standing.heard(&peers, SECOND, || true),
             Next::Trust { missing: 0 }
@@ -333,7 +357,7 @@ mod tests {
         assert_eq!(standing.whole_until(), Nanos::new(7));
         standing.heard(&vitals(8, &[]), SECOND, || false);
         assert_eq!(standing.whole_until(), Nanos::new(8));
-        standing.seeded(Life(8));
+        standing.seeded(Life(8), standing.lack_count());
         let all = vitals(8, &[(1, Some(8)), (2, Some(8))]);
         standing.heard(&all, SECOND, || false);
         assert!(standing.lost(SECOND));
@@ -341,6 +365,29 @@ mod tests {
         assert_eq!(standing.whole_until(), Nanos::ZERO);
         standing.heard(&vitals(9, &[]), SECOND, || false);
         assert_eq!(standing.whole_until(), Nanos::ZERO, "not restored yet");
+    }
+
+    /// Hash slots came from a primary that may have lost counts while this one was being restored, or before it was met.
+    #[test]
+    fn counts_that_may_be_missing_are_restored_in_full_whatever_was_under_way() {
+        let all = vitals(8, &[(1, Some(8)), (2, Some(8))]);
+        let mut standing = settled();
+        assert_eq!(standing.heard(&all, SECOND, || false), Next::Seed);
+        let began = standing.lack_count();
+        assert!(!standing.may_lack_counts(SECOND), "it was not trusted");
+        assert_eq!(standing.whole_until(), Nanos::ZERO);
+        standing.seeded(Life(8), began);
+        assert_eq!(standing.heard(&all, SECOND, || false), Next::Seed);
+        standing.seeded(Life(8), standing.lack_count());
+        let trusted = Next::Trust { missing: 0 };
+        assert_eq!(standing.heard(&all, SECOND, || false), trusted);
+        assert!(standing.may_lack_counts(SECOND), "it was trusted");
+
+        let mut unmet = Standing::new(NodeId(1), &Settings::default());
+        assert!(!unmet.may_lack_counts(SECOND));
+        assert_eq!(unmet.whole_until_in(&all), Nanos::ZERO);
+        assert_eq!(unmet.heard(&all, SECOND, || true), Next::Seed);
+        assert_eq!(unmet.whole_until(), Nanos::ZERO);
     }
 
     #[test]
@@ -361,7 +408,7 @@ mod tests {
                 Next::Seed
             );
             assert!(!standing.is_exact());
-            standing.seeded(Life(8));
+            standing.seeded(Life(8), standing.lack_count());
             let heard = standing.heard(&vitals(8, beats), Nanos::from_millis(at), || false);
             assert_eq!(heard, want, "{at} {beats:?}");
         }
@@ -373,7 +420,7 @@ mod tests {
         assert!(standing.lost(SECOND) && !standing.lost(SECOND));
         let peers = vitals(7, &[(1, None), (2, Some(7))]);
         assert_eq!(standing.heard(&peers, SECOND, || false), Next::Seed);
-        standing.seeded(Life(7));
+        standing.seeded(Life(7), standing.lack_count());
         assert_eq!(
             standing.heard(&peers, SECOND, || false),
             Next::Trust { missing: 0 }

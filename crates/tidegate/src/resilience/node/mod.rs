@@ -263,15 +263,22 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
 
     /// The store has lost counts: decide locally, and put back what is remembered.
     pub(super) fn lost(self: &Arc<Self>) {
-        let news = {
-            let now = self.runtime.now();
-            self.update_standing(|standing| {
-                let news = standing.lost(now);
-                self.exact.store(false, Ordering::Release);
-                news
-            })
-        };
-        if news {
+        self.note_loss(Standing::lost);
+    }
+
+    /// The store may lack counts that it should have, whatever was restored so far.
+    pub(super) fn may_lack_counts(self: &Arc<Self>) {
+        self.note_loss(Standing::may_lack_counts);
+    }
+
+    fn note_loss(self: &Arc<Self>, note: impl FnOnce(&mut Standing, Nanos) -> bool) {
+        let now = self.runtime.now();
+        let is_news = self.update_standing(|standing| {
+            let is_news = note(standing, now);
+            self.exact.store(false, Ordering::Release);
+            is_news
+        });
+        if is_news {
             self.tell_loss();
             self.recover_soon();
         }

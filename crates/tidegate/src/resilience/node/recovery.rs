@@ -72,8 +72,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         self.clock.note(sent, now, vitals.at);
         self.watch_clock(now.since(sent), vitals.at);
         // Found out before the lock is taken, because it may take a while.
-        let remembers =
-            self.standing.lock().life().is_none() && self.remembers_any(vitals.whole_until);
+        let whole_until = {
+            let standing = self.standing.lock();
+            let is_unmet = standing.life().is_none();
+            is_unmet.then(|| standing.whole_until_in(vitals))
+        };
+        let remembers = whole_until.is_some_and(|until| self.remembers_any(until));
         let (was_known, next) = self.update_standing(|standing| {
             // One that was never met and should hold what this node remembers took over from another.
             let was_known = standing.is_exact() || standing.life().is_none();
@@ -139,13 +143,15 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
             let unseeded = {
                 let standing = self.standing.lock();
                 let life = standing.life();
-                life.filter(|_| standing.is_recovering() && standing.beat().seeded != life)
+                let unseeded = standing.is_recovering() && standing.beat().seeded != life;
+                life.filter(|_| unseeded)
+                    .map(|life| (life, standing.lack_count()))
             };
-            if let Some(life) = unseeded
+            if let Some((life, lack_count)) = unseeded
                 && let Some(counters) = self.seed().await
                 && self.guard.life().is_none_or(|now| now == life)
             {
-                self.update_standing(|standing| standing.seeded(life));
+                self.update_standing(|standing| standing.seeded(life, lack_count));
                 if counters > 0 {
                     (self.watcher)(Event::Seeded { life, counters });
                 }

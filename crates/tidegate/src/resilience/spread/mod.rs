@@ -222,6 +222,9 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
         let (memory, runtime) = (Arc::clone(&self.memory), self.runtime.clone());
         let settings = self.to_begin_with();
         let store = Fallback::beside(part, memory, runtime, self.me, time, settings, watcher);
+        if self.parts.take_lack(id) {
+            store.may_lack_counts();
+        }
         Some(Met { id, store })
     }
 

@@ -19,9 +19,9 @@ pub(super) struct Memo {
     pub(super) acknowledged: Mutex<Acknowledged>,
     /// The run that replied to the last heartbeat. 0 if none did.
     met: AtomicU64,
-    /// When the last heartbeat was acknowledged, by the clock of this process.
-    heartbeat_heard: Mutex<Option<Instant>>,
-    /// Whether hash slots have come here of which this node does not know that they are whole.
+    /// When a heartbeat was last acknowledged, by the clock of this process.
+    last_heartbeat_at: Mutex<Option<Instant>>,
+    /// Whether hash slots have come here that may lack counts.
     lacks: AtomicBool,
     /// Up to when it has what this node remembers.
     pub(super) restore_point: Mutex<RestorePoint>,
@@ -39,7 +39,7 @@ impl Default for Memo {
             epoch: AtomicU64::new(0),
             acknowledged: Mutex::default(),
             met: AtomicU64::new(0),
-            heartbeat_heard: Mutex::default(),
+            last_heartbeat_at: Mutex::default(),
             lacks: AtomicBool::new(false),
             restore_point: Mutex::default(),
             since: AtomicU64::new(0),
@@ -90,24 +90,29 @@ impl Memo {
     pub(super) fn note_heartbeat(&self, run: u64, name: &[u8], at: Nanos) {
         self.acknowledged.lock().note_heartbeat(name, at);
         self.met.store(run, Ordering::Release);
-        *self.heartbeat_heard.lock() = Some(Instant::now());
+        *self.last_heartbeat_at.lock() = Some(Instant::now());
     }
 
     /// Whether the server, which is in its run `run`, has had all that this node remembers until a moment ago.
     pub(super) fn has_all(&self, run: Option<u64>) -> bool {
-        let heard = *self.heartbeat_heard.lock();
-        let is_recent = heard.is_some_and(|at| at.elapsed() < MAX_SILENCE);
-        is_recent && self.has_met(run) && self.restore_point.lock().is_restored()
+        let last = *self.last_heartbeat_at.lock();
+        let is_recent = last.is_some_and(|at| at.elapsed() < MAX_SILENCE);
+        let may_lack = self.lacks.load(Ordering::Acquire);
+        is_recent && !may_lack && self.has_met(run) && self.restore_point.lock().is_restored()
     }
 
-    /// Hash slots have come of which this node does not know that they are whole.
+    /// Hash slots have come here that may lack counts.
     pub(super) fn note_lack(&self) {
         self.lacks.store(true, Ordering::Release);
     }
 
-    /// Whether there are such, once.
+    /// Whether such hash slots have come since the last call.
     pub(super) fn take_lack(&self) -> bool {
-        self.lacks.swap(false, Ordering::AcqRel)
+        let lacks = self.lacks.swap(false, Ordering::AcqRel);
+        if lacks {
+            self.restore_point.lock().may_lack_counts();
+        }
+        lacks
     }
 
     /// Whether this run has replied to the last heartbeat, or none was sent yet. Before it has, data that it lacks
@@ -151,6 +156,8 @@ pub(super) fn draw_epoch() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_core::store::{HeartbeatReply, Life};
+
     use super::*;
 
     #[test]
@@ -167,5 +174,32 @@ mod tests {
         let memo = Memo::default();
         memo.note_epoch(0xfedc_ba98_7654_3210);
         assert_eq!(memo.data_since(), Nanos::ZERO);
+    }
+
+    #[test]
+    fn a_server_has_all_once_a_heartbeat_says_that_it_was_restored() {
+        let (memo, life) = (Memo::default(), Life(3));
+        let beat = |restored| {
+            memo.note_heartbeat(7, b"run", Nanos::from_secs(1));
+            let reply = HeartbeatReply {
+                life,
+                epoch: 1,
+                at: Nanos::from_secs(1),
+                found: Nanos::ZERO,
+            };
+            memo.restore_point.lock().note(restored, &reply);
+        };
+        assert!(!memo.has_all(Some(7)), "no heartbeat yet");
+        beat(None);
+        assert!(!memo.has_all(Some(7)), "not restored");
+        beat(Some(life));
+        assert!(memo.has_all(Some(7)));
+        assert!(!memo.has_all(Some(8)), "another run");
+        memo.note_lack();
+        assert!(!memo.has_all(Some(7)), "hash slots have come");
+        assert!(memo.take_lack() && !memo.take_lack());
+        assert!(!memo.has_all(Some(7)), "and are not restored yet");
+        beat(Some(life));
+        assert!(memo.has_all(Some(7)));
     }
 }
