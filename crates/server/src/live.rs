@@ -287,7 +287,7 @@ fn warn_of_rules(before: &RuleSet, after: &RuleSet) {
     let freed = freed_descriptors(before, after);
     let is_freed = |old: &Rule, new: &[&Rule]| {
         let denies = new.iter().any(|new| new.mode() == Mode::Enforce);
-        denies && freed.contains(old.name().as_str())
+        denies && freed.names.contains(old.name().as_str())
     };
     if let Some((count, rules)) = named(&names(&is_freed)) {
         warn!(
@@ -295,6 +295,9 @@ fn warn_of_rules(before: &RuleSet, after: &RuleSet) {
             rules,
             "limits of descriptors no longer hold for some values, because a descriptor without a limit comes first or an unlimited one replaces them"
         );
+    }
+    if freed.is_cut {
+        warn!("too many descriptors to find out whether a limit no longer holds for some values");
     }
     let is_moved = |old: &Rule, new: &[&Rule]| new.iter().any(|new| is_reordered(old, new));
     if let Some((count, rules)) = named(&names(&is_moved)) {

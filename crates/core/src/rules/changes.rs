@@ -78,12 +78,27 @@ pub fn lifts_limits(before: &RuleSet, old: &Rule, after: &RuleSet, rule: &Rule) 
         || overrides.any(|subject| is_lifted(None, None, subject))
 }
 
-/// The names of limits of descriptors in `before` that `after` no longer applies to all whom they held for: another
-/// descriptor hides them for some values, or an unlimited one replaces them. Limits that are gone are among them.
-pub fn freed_descriptors<'s>(before: &'s RuleSet, after: &RuleSet) -> HashSet<&'s str> {
+/// Limits of descriptors that no longer hold for all values that they held for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FreedDescriptors<'s> {
+    /// Their names. Limits that are gone are among them.
+    pub names: HashSet<&'s str>,
+    /// Whether there are too many descriptors to compare them all.
+    pub is_cut: bool,
+}
+
+/// What `after` frees: another descriptor hides a limit of `before` for some values, or an unlimited one replaces it. Two
+/// patterns that overlap only in part are not compared.
+pub fn freed_descriptors<'s>(before: &'s RuleSet, after: &RuleSet) -> FreedDescriptors<'s> {
     let freed = freed(&before.descriptors, &after.descriptors);
-    let rules = freed.iter().map(|rule| &before.rules()[*rule as usize]);
-    rules.map(|rule| rule.name().as_str()).collect()
+    let rules = freed
+        .rules
+        .iter()
+        .map(|rule| &before.rules()[*rule as usize]);
+    FreedDescriptors {
+        names: rules.map(|rule| rule.name().as_str()).collect(),
+        is_cut: freed.is_cut,
+    }
 }
 
 /// Whether another rule of the set takes the place of `rule` for some requests and has no limit.

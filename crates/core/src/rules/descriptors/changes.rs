@@ -1,37 +1,49 @@
-//! Limits that still stand in new trees, but no longer hold for all whom they held for.
+//! Limits that no longer hold for some descriptors that they held for.
 //!
 //! Descriptors are led down both trees: for every node of either, one that ends on it. What the old tree limits and the new
-//! one does not was freed, by a node that hides a limit or by an unlimited one that replaces it.
+//! one does not was freed: the limit is gone, another node hides it, or an unlimited one replaces it.
 
 use std::collections::BTreeSet;
 
-use super::tree::{Descriptors, Level, Limited, Node};
+use super::tree::{Descriptors, Domain, Level, Limited, Node};
 
-/// So many nodes are compared at most. It is a fraction of a second, for trees of a million nodes.
-const MAX_STEPS: usize = 2_000_000;
+/// How many nodes are compared before it gives up, patterns included: a fraction of a second.
+const MAX_STEPS: usize = 4_000_000;
 
 /// Stands for a value, or a part of one, that no file has.
 const ANY_VALUE: &str = "\0";
 
-/// The rules of limits in `before` that `after` does not apply to some descriptors that they applied to. Limits that are
-/// gone altogether are among them.
-pub(crate) fn freed(before: &Descriptors, after: &Descriptors) -> BTreeSet<u32> {
+/// What was freed.
+#[derive(Debug, Default)]
+pub(crate) struct Freed {
+    /// The rules of limits in the old trees.
+    pub(crate) rules: BTreeSet<u32>,
+    /// Whether the trees were too large to be compared to the end.
+    pub(crate) is_cut: bool,
+}
+
+/// What `after` frees of what `before` limits. Two patterns that overlap only in part are not compared.
+pub(crate) fn freed(before: &Descriptors, after: &Descriptors) -> Freed {
     let mut walk = Walk {
-        freed: BTreeSet::new(),
-        replaced: &replaced_by_unlimited(after) - &replaced_by_unlimited(before),
+        freed: Freed::default(),
+        replaced: BTreeSet::new(),
         steps: MAX_STEPS,
         joined: String::new(),
     };
     for domain in &before.domains {
-        let new = after.domain(&domain.name).map(|new| &new.top);
-        walk.compare(&domain.top, new);
+        let new = after.domain(&domain.name);
+        let replacers = new.map(replacers).unwrap_or_default();
+        let known = self::replacers(domain);
+        let added = replacers.difference(&known);
+        walk.replaced = added.map(|(name, _)| *name).collect();
+        walk.compare(&domain.top, new.map(|new| &new.top));
     }
     walk.freed
 }
 
 struct Walk<'a> {
-    freed: BTreeSet<u32>,
-    /// Names of limits that an unlimited one takes the place of since.
+    freed: Freed,
+    /// Names of limits that one more node replaces without a limit, in this domain.
     replaced: BTreeSet<&'a str>,
     steps: usize,
     joined: String,
@@ -40,10 +52,12 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn compare(&mut self, before: &Level, after: Option<&Level>) {
         let added = after.map_or(&[][..], |level| &level.nodes);
+        let added = added.iter().filter(|node| !before.has(node));
         for node in before.nodes.iter().chain(added) {
             let (key, value) = sample(node);
             let cost = before.step_cost() + after.map_or(0, Level::step_cost);
             let Some(left) = self.steps.checked_sub(cost) else {
+                self.freed.is_cut = true;
                 return;
             };
             self.steps = left;
@@ -55,7 +69,7 @@ impl Walk<'_> {
                 let name = limited.name.as_deref();
                 let is_replaced = name.is_some_and(|name| self.replaced.contains(name));
                 if is_replaced || new.and_then(enforced).is_none() {
-                    self.freed.insert(rule);
+                    self.freed.rules.insert(rule);
                 }
             }
             self.compare(&old.below, new.map(|new| &new.below));
@@ -76,19 +90,20 @@ fn enforced(node: &Node) -> Option<(u32, &Limited)> {
     Some((limited.quantity?.rule, limited))
 }
 
-/// Names of limits that an unlimited one takes the place of, for requests of both.
-fn replaced_by_unlimited(descriptors: &Descriptors) -> BTreeSet<&str> {
-    fn collect<'a>(level: &'a Level, names: &mut BTreeSet<&'a str>) {
+/// Names of limits that a node which does not deny takes the place of, and the path of that node.
+fn replacers(domain: &Domain) -> BTreeSet<(&str, &str)> {
+    fn collect<'a>(level: &'a Level, found: &mut BTreeSet<(&'a str, &'a str)>) {
         for node in &level.nodes {
-            let limited = node.limited.iter();
-            let unlimited = limited.filter(|limited| limited.quantity.is_none());
-            names.extend(unlimited.flat_map(|limited| limited.replaces.iter().map(|name| &**name)));
-            collect(&node.below, names);
+            let limited = node.limited.iter().filter(|_| enforced(node).is_none());
+            let names = limited.flat_map(|limited| {
+                let names = limited.replaces.iter();
+                names.map(|name| (&**name, &*limited.path))
+            });
+            found.extend(names);
+            collect(&node.below, found);
         }
     }
-    let mut names = BTreeSet::new();
-    for domain in &descriptors.domains {
-        collect(&domain.top, &mut names);
-    }
-    names
+    let mut found = BTreeSet::new();
+    collect(&domain.top, &mut found);
+    found
 }

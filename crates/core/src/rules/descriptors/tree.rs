@@ -153,11 +153,18 @@ impl Level {
         self.step(key, value, joined).map(|(node, _)| node)
     }
 
-    /// How many keys are compared to find it, at most.
+    /// How many keys are compared to find it if none of its own is there.
     pub(crate) fn step_cost(&self) -> usize {
         1 + self.patterns.len()
     }
 
+    /// Whether there is a node of the same key and value.
+    pub(crate) fn has(&self, node: &Node) -> bool {
+        let same = self.by_key.get(&node.joined);
+        same.is_some_and(|at| self.nodes[*at as usize].key_len == node.key_len)
+    }
+
+    /// As `node_of`, and how the node was found.
     fn step(&self, key: &str, value: &str, joined: &mut String) -> Option<(&Node, By)> {
         joined.clear();
         joined.extend([key, "_", value]);

@@ -1,4 +1,4 @@
-//! Which limits a new tree no longer applies to all whom they held for.
+//! Which limits of a tree no longer hold for some descriptors in the next one.
 
 use super::{set, tree};
 use crate::rules::freed_descriptors;
@@ -6,9 +6,9 @@ use crate::rules::freed_descriptors;
 #[track_caller]
 fn check(before: &str, after: &str, freed: &[&str]) {
     let (before_set, after_set) = (set(&tree(before)), set(&tree(after)));
-    let mut found: Vec<_> = freed_descriptors(&before_set, &after_set)
-        .into_iter()
-        .collect();
+    let found = freed_descriptors(&before_set, &after_set);
+    assert!(!found.is_cut);
+    let mut found: Vec<_> = found.names.into_iter().collect();
     found.sort_unstable();
     assert_eq!(found, freed, "from{before}to{after}");
 }
@@ -32,6 +32,11 @@ fn so_they_do_for_what_is_below() {
 fn an_unlimited_descriptor_frees_what_it_replaces() {
     check("\nk named\nl !\n", "\nk named\nl !\nm frees\n", &["d.k"]);
     check("\nk named\nm frees\n", "\nk named\nm frees\n", &[]);
+    check(
+        "\nk named\nm frees\n",
+        "\nk named\nl frees\nm frees\n",
+        &["d.k"],
+    );
 }
 
 #[test]
@@ -50,5 +55,17 @@ fn what_is_limited_otherwise_or_was_not_limited_is_not() {
         ("\nk ! ...\n  l !\n", "\nk ! ...\n  l !\n  m\n"),
     ] {
         check(before, after, &[]);
+    }
+}
+
+#[test]
+fn trees_that_are_too_large_are_not_compared_to_the_end() {
+    let many = |count: usize| {
+        let lines = (0..count).map(|i| format!("k=a{i}* !\n"));
+        lines.collect::<String>()
+    };
+    for (count, is_cut) in [(1_000, false), (1_500, true)] {
+        let set = set(&tree(&many(count)));
+        assert_eq!(freed_descriptors(&set, &set).is_cut, is_cut, "{count}");
     }
 }

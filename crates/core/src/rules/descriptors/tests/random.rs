@@ -66,7 +66,7 @@ fn node(joined: &str, below: Level) -> Node {
     };
     Node {
         joined: joined.into(),
-        key_len: joined.len(),
+        key_len: joined.find('_').unwrap_or(joined.len()),
         place,
         limited,
         below,
