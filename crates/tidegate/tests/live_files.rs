@@ -1,9 +1,9 @@
 //! Real files that change under a running watch: what comes into force, and what never does.
 //!
 //! Contents are valid if they end in `.`; the loader refuses all else, and the value in force
-//! reads `name=contents` for every file.
+//! reads `name=contents` for every file. Surveys alone must do: polls are an hour apart.
 //! Nothing here sleeps for a fixed time: each step waits for the state it needs, or fails after
-//! ten seconds.
+//! a minute.
 
 // The helpers below are test code too, which the lint does not see.
 #![allow(clippy::unwrap_used)]
@@ -23,6 +23,7 @@ const PACE: Pace = Pace {
     quiet: Nanos::from_millis(30),
     at_most: Nanos::from_millis(500),
     poll: Nanos::from_secs(3600),
+    fresh_poll: Nanos::from_secs(3600),
 };
 
 struct Watched {
@@ -318,7 +319,7 @@ fn a_deleted_parent_folder_is_followed_when_it_is_back() {
     }
 }
 
-/// Kernel events told nothing of this, nor of any later change.
+/// Events of the kernel did not show this, nor any later change.
 #[test]
 fn a_folder_far_above_that_is_replaced_is_followed() {
     let watched = Watched::new("a/b/c/r.yaml", |dir| {

@@ -57,6 +57,8 @@ struct Memory {
     refused: Option<(Snapshot, String)>,
     /// A survey that, met again, proves that nothing changed.
     proof: Option<Survey>,
+    /// Whether files were touched a moment before they were read.
+    is_fresh: bool,
 }
 
 impl<L, R, E> Intake<L, R>
@@ -103,12 +105,14 @@ where
 
     fn try_once(&mut self, zeal: Zeal) -> Result<Tried, Why> {
         let seen_at = SystemTime::now();
+        self.memory.is_fresh = false;
         let survey = self.survey()?;
         if let (Zeal::Hinted, Some(state)) = (zeal, &self.memory.state)
             && self.memory.proof.as_ref() == Some(&survey)
         {
             return Ok(Tried::AtRest(state.clone()));
         }
+        self.memory.is_fresh = survey.is_fresh(seen_at);
         let read = Snapshot::take(&survey);
         if self.survey()? != survey {
             return Ok(Tried::Moved);
@@ -120,9 +124,9 @@ where
         Ok(tried)
     }
 
-    /// Whether an equal survey proves that nothing has changed since the last look.
-    pub(super) fn is_proven(&self) -> bool {
-        self.memory.proof.is_some()
+    /// Whether the files had changed so shortly before the last look that another change may not show.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.memory.is_fresh
     }
 
     pub(super) fn survey(&self) -> Result<Survey, Why> {

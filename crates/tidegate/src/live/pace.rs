@@ -21,18 +21,21 @@ pub struct Pace {
     pub at_most: Nanos,
     /// How long without any look before one is made anyway.
     pub poll: Nanos,
+    /// The same after a look at files that had just changed: they may change once more and bear the same time.
+    pub fresh_poll: Nanos,
 }
 
 impl Default for Pace {
     /// An editor's save or a folder's swap takes a few milliseconds: 100 ms of quiet is plenty. A survey every
     /// 250 ms and at most 400 ms leave as much again to read and check, so that a change is in force within a
-    /// second. The poll is only for files that change without another time.
+    /// second. The polls are only for files that change without another time.
     fn default() -> Self {
         Pace {
             survey: Nanos::from_millis(250),
             quiet: Nanos::from_millis(100),
             at_most: Nanos::from_millis(400),
             poll: Nanos::from_secs(30),
+            fresh_poll: Nanos::from_secs(3),
         }
     }
 }
@@ -90,12 +93,16 @@ impl Settle {
         (self.heard, self.poked, self.looked_at) = (None, false, now);
     }
 
-    /// The next look is made after so long at most.
-    pub fn poll_within(&mut self, most: Nanos) {
-        self.poll = self.pace.poll.min(most);
+    /// A look has ended. Whether its files had just changed says when the next one is made without a hint.
+    pub fn looked(&mut self, is_fresh: bool) {
+        self.poll = if is_fresh {
+            self.pace.fresh_poll
+        } else {
+            self.pace.poll
+        };
     }
 
-    /// How long until the next survey: less after a hint, to hear whether more changes follow.
+    /// How long until the next survey: less after a hint, to see whether more changes follow.
     pub fn survey_every(&self) -> Nanos {
         let Pace { survey, quiet, .. } = self.pace;
         match self.heard {
@@ -170,6 +177,25 @@ mod tests {
             [10_100, 40_100],
             "counted from the last look"
         );
+    }
+
+    #[test]
+    fn files_that_had_just_changed_are_looked_at_again_soon() {
+        let mut settle = Settle::new(Pace::default(), Nanos::ZERO);
+        for (is_fresh, next) in [(true, 3), (false, 30)] {
+            settle.looking(Nanos::ZERO);
+            settle.looked(is_fresh);
+            let next = Nanos::from_secs(next);
+            assert_eq!(settle.next(Nanos::ZERO), Next::WaitUntil(next));
+        }
+    }
+
+    #[test]
+    fn after_a_hint_surveys_follow_each_other_sooner() {
+        let mut settle = Settle::new(Pace::default(), Nanos::ZERO);
+        assert_eq!(settle.survey_every(), Nanos::from_millis(250));
+        settle.hint(Nanos::ZERO);
+        assert_eq!(settle.survey_every(), Nanos::from_millis(25));
     }
 
     #[test]

@@ -94,14 +94,21 @@ impl Survey {
     /// Whether an equal survey made later proves equal contents: not if a file was touched so
     /// shortly before `seen_at` that a second write could bear the same time.
     pub(super) fn is_proof(&self, seen_at: SystemTime) -> bool {
-        let settled = |at: SystemTime| {
-            seen_at
-                .duration_since(at)
-                .is_ok_and(|age| age > COARSEST_FILE_TIME)
-        };
-        self.files.iter().all(|file| {
-            file.modified.is_some_and(settled) && file.inode.changed().is_some_and(settled)
-        })
+        let is_old = |age: Option<Duration>| age.is_some_and(|age| age > COARSEST_FILE_TIME);
+        self.ages(seen_at).all(is_old)
+    }
+
+    /// Whether a file was touched that shortly before `seen_at`. One with a time to come is not.
+    pub(super) fn is_fresh(&self, seen_at: SystemTime) -> bool {
+        let is_young = |age: Option<Duration>| age.is_some_and(|age| age <= COARSEST_FILE_TIME);
+        self.ages(seen_at).any(is_young)
+    }
+
+    /// How long before `seen_at` files were touched; nothing for times to come and where the system does not say.
+    fn ages(&self, seen_at: SystemTime) -> impl Iterator<Item = Option<Duration>> {
+        let times = self.files.iter();
+        let times = times.flat_map(|file| [file.modified, file.inode.changed()]);
+        times.map(move |at| seen_at.duration_since(at?).ok())
     }
 }
 

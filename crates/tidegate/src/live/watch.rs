@@ -20,9 +20,8 @@ use super::snapshot::Snapshot;
 use super::state::{State, Why};
 use super::survey::{Limits, Pick, Shape, Survey};
 
-/// How soon to look again at files that were changed a moment before they were read: they may have changed once more
-/// within the same tick of their clock.
-const FRESH_POLL: Nanos = Nanos::from_secs(3);
+/// Surveys take no more than this part of the time, however many files there are.
+const SURVEY_SHARE: u64 = 20;
 
 /// What to watch, and how.
 #[derive(Clone, Debug)]
@@ -123,10 +122,12 @@ impl Watch {
         let mut watching = Watching {
             intake,
             seen: None,
+            survey_took: Nanos::ZERO,
             shared: Arc::clone(&shared),
             start: Instant::now(),
         };
         let mut settle = Settle::new(pace, watching.now());
+        watching.has_changed();
         watching.look(&mut settle, Zeal::Asked);
         let run = move || watching.run(settle);
         let thread = thread::Builder::new()
@@ -270,6 +271,7 @@ struct Watching<L, R> {
     intake: Intake<L, R>,
     /// What was there at the last survey.
     seen: Option<Result<Survey, Why>>,
+    survey_took: Nanos,
     shared: Arc<Shared>,
     start: Instant,
 }
@@ -291,7 +293,7 @@ where
                 zeal: asked,
                 stop,
                 requests,
-            } = self.shared.wait(span.min(settle.survey_every()));
+            } = self.shared.wait(span.min(self.survey_every(&settle)));
             if stop {
                 return;
             }
@@ -310,24 +312,25 @@ where
         }
     }
 
-    /// Surveys before it reads: what changes later differs from that.
     fn look(&mut self, settle: &mut Settle, zeal: Zeal) {
         settle.looking(self.now());
-        self.has_changed();
         if self.intake.look(zeal) == Looked::Restless {
             settle.hint(self.now());
         }
-        settle.poll_within(if self.intake.is_proven() {
-            Nanos::MAX
-        } else {
-            FRESH_POLL
-        });
+        settle.looked(self.intake.is_fresh());
     }
 
     /// Whether a survey finds something else than the last one.
     fn has_changed(&mut self) -> bool {
+        let began = self.now();
         let now = Some(self.intake.survey());
+        self.survey_took = self.now().since(began);
         std::mem::replace(&mut self.seen, now) != self.seen
+    }
+
+    fn survey_every(&self, settle: &Settle) -> Nanos {
+        let least = self.survey_took.get().saturating_mul(SURVEY_SHARE);
+        settle.survey_every().max(Nanos::new(least))
     }
 
     fn now(&self) -> Nanos {
