@@ -235,3 +235,25 @@ fn hash_slots_that_move_on_unrestored_may_lack_counts() {
         assert!(node.take_lack(part) && !node.take_lack(part), "once");
     });
 }
+
+/// For two seconds a primary that has restarted says only that the cluster is down, and no node knows what it has lost.
+#[test]
+fn hash_slots_that_leave_a_primary_before_its_loss_is_known_refund_nothing_twice() {
+    on_runtime(async {
+        let mut receipts = Receipts::new().await;
+        let node = receipts.node().await;
+        let made = receipts.charge(&node).await;
+        receipts.beat(&node).await;
+        assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Done);
+        let primary = receipts.primary();
+        let server = &mut receipts.cluster.servers[primary];
+        server.kill();
+        server.restart();
+        let receipts = Arc::new(receipts);
+        receipts.move_slots(&node).await;
+        receipts.beat(&node).await;
+        assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Lapsed);
+        let after = receipts.charge(&node).await;
+        assert_eq!(receipts.refund(&node, 2, &after).await, Refunded::Done);
+    });
+}

@@ -31,6 +31,17 @@ pub(super) struct Memo {
     pub(super) signed_in: Mutex<Option<Slot>>,
 }
 
+/// What is known of a primary when hash slots leave it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SourceState {
+    /// It had all that this node remembers until a moment ago.
+    Whole,
+    /// It is known what it has lost, but this node has not restored all of it.
+    Unrestored,
+    /// It cannot be reached, or has restarted and not replied to a heartbeat since: what it has lost is not known.
+    Unmet,
+}
+
 impl Default for Memo {
     fn default() -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -101,12 +112,18 @@ impl Memo {
         is_recent && !may_lack && self.has_met(run) && self.restore_point.lock().is_restored()
     }
 
-    /// Hash slots have come here that may lack counts.
-    pub(super) fn note_lack(&self) {
-        self.lacks.store(true, Ordering::Release);
+    /// Hash slots have come from the server of `source`, with what it had lost.
+    pub(super) fn receive_slots(&self, source: &Memo, state: SourceState) {
+        self.raise_since(source.data_since());
+        if state == SourceState::Unmet {
+            self.raise_since(source.acknowledged_until());
+        }
+        if state != SourceState::Whole {
+            self.lacks.store(true, Ordering::Release);
+        }
     }
 
-    /// Whether such hash slots have come since the last call.
+    /// Whether hash slots that may lack counts have come since the last call.
     pub(super) fn take_lack(&self) -> bool {
         let lacks = self.lacks.swap(false, Ordering::AcqRel);
         if lacks {
@@ -195,7 +212,7 @@ mod tests {
         beat(Some(life));
         assert!(memo.has_all(Some(7)));
         assert!(!memo.has_all(Some(8)), "another run");
-        memo.note_lack();
+        memo.receive_slots(&Memo::default(), SourceState::Unrestored);
         assert!(!memo.has_all(Some(7)), "hash slots have come");
         assert!(memo.take_lack() && !memo.take_lack());
         assert!(!memo.has_all(Some(7)), "and are not restored yet");

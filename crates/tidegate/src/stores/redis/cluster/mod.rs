@@ -32,7 +32,7 @@ use super::access::{Access, Place};
 use super::fault::Fault;
 use super::gate::Gate;
 use super::link::{Errand, Link, RedisConfig};
-use super::memo::Memo;
+use super::memo::{Memo, SourceState};
 use super::redirect::{Entry, Redirect};
 use super::scripts::Loaded;
 
@@ -69,6 +69,20 @@ pub(super) struct Seat {
     pub(super) link: Link,
     /// Outlives a change of address, and a failover.
     pub(super) memo: Arc<Memo>,
+}
+
+impl Seat {
+    /// What is known of the primary when hash slots leave it.
+    fn state(&self) -> SourceState {
+        let run = self.link.run();
+        if !self.link.stands() || !self.memo.has_met(run) {
+            SourceState::Unmet
+        } else if self.memo.has_all(run) {
+            SourceState::Whole
+        } else {
+            SourceState::Unrestored
+        }
+    }
 }
 
 impl Cluster {
@@ -213,10 +227,7 @@ impl Cluster {
                 None => Arc::clone(view),
                 Some(map) => {
                     if let (Some(from), Some(to)) = (owner, seat(&map)) {
-                        to.memo.raise_since(from.memo.data_since());
-                        if !from.memo.has_all(from.link.run()) {
-                            to.memo.note_lack();
-                        }
+                        to.memo.receive_slots(&from.memo, from.state());
                     }
                     Arc::new(View {
                         map,

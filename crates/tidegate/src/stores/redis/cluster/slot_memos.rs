@@ -12,7 +12,7 @@ use tidegate_core::store::{PartId, RestorePoint, Slot};
 
 use super::map::SlotMap;
 use super::slots::SLOTS;
-use crate::stores::redis::memo::Memo;
+use crate::stores::redis::memo::{Memo, SourceState};
 
 /// The memo of the primary that served each hash slot last. A hash slot that nobody serves keeps it.
 #[derive(Default)]
@@ -20,17 +20,6 @@ pub(super) struct SlotMemos {
     memos: Vec<Arc<Memo>>,
     /// For each hash slot the place of its memo. Shorter before the first map.
     places: Vec<Option<usize>>,
-}
-
-/// What is known of a primary when hash slots leave it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SourceState {
-    /// It had all that this node remembers until a moment ago.
-    Whole,
-    /// It can be reached, but may have lost something that this node has not restored.
-    Unknown,
-    /// It cannot be reached: its hash slots were not moved but given to others.
-    Unreachable,
 }
 
 impl SlotMemos {
@@ -72,15 +61,14 @@ impl SlotMemos {
                 if Arc::ptr_eq(source, &memo) {
                     continue;
                 }
-                memo.raise_since(source.data_since());
                 // Two shards became one, or one became two: heartbeats of the second show nothing here.
                 let is_split = kept.is_none() && !serves(source);
-                if is_split || state(source) == SourceState::Unreachable {
-                    memo.raise_since(source.acknowledged_until());
-                }
-                if is_split || state(source) != SourceState::Whole {
-                    memo.note_lack();
-                }
+                let state = if is_split {
+                    SourceState::Unmet
+                } else {
+                    state(source)
+                };
+                memo.receive_slots(source, state);
             }
             taken.push(memo);
         }

@@ -15,13 +15,12 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::map::{Primary, SlotMap};
-use super::slot_memos::SourceState;
 use super::{Cluster, Seat, View, host};
 use crate::stores::redis::access::{Access, Place};
 use crate::stores::redis::fault::Fault;
 use crate::stores::redis::lane::jittered;
 use crate::stores::redis::link::{Errand, Link, RedisConfig};
-use crate::stores::redis::memo::Memo;
+use crate::stores::redis::memo::{Memo, SourceState};
 use crate::stores::redis::redirect::Entry;
 use crate::stores::redis::route::Route;
 
@@ -168,12 +167,8 @@ impl Cluster {
         let known = view.as_ref().map_or(&[][..], |view| &view.seats[..]);
         let before = |part| known.iter().find(|seat| seat.part == part);
         let state = |memo: &Arc<Memo>| {
-            let mut seats = known.iter().filter(|seat| seat.link.stands());
-            match seats.find(|seat| Arc::ptr_eq(&seat.memo, memo)) {
-                None => SourceState::Unreachable,
-                Some(seat) if memo.has_all(seat.link.run()) => SourceState::Whole,
-                Some(_) => SourceState::Unknown,
-            }
+            let seat = known.iter().find(|seat| Arc::ptr_eq(&seat.memo, memo));
+            seat.map_or(SourceState::Unmet, |seat| seat.state())
         };
         let memo_before = |part| before(part).map(|seat| &seat.memo);
         let mut memos = self.memos.lock();

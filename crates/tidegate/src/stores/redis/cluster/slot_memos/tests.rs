@@ -127,8 +127,8 @@ fn of_two_primaries_that_were_one_each_has_a_memo_of_its_own() {
 fn hash_slots_of_a_primary_that_is_not_whole_may_lack_counts() {
     for (state, raised, lacks) in [
         (SourceState::Whole, 0, false),
-        (SourceState::Unknown, 0, true),
-        (SourceState::Unreachable, 5_001, true),
+        (SourceState::Unrestored, 0, true),
+        (SourceState::Unmet, 5_001, true),
     ] {
         let mut maps = Maps::default();
         let [a, b] = maps.next([("a", 0, 99), ("b", 100, 199)]);
