@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::clock::Clock;
+use tidegate::identity::keys::{Digest, Holder, KeyTable};
 use tidegate::live::{Pick, State, left_out};
 use tidegate::{Follower, News, Policy, Reading};
 use tidegate_core::rules::{
-    Entry, Mode, Rule, RuleSet, SourceFile, Warning, freed_descriptors, lifted_blocks, lifts_limits,
+    Entry, LiftedLimits, Mode, Rule, RuleSet, SourceFile, Warning, freed_descriptors, lifted_blocks,
 };
 use tidegate_core::units::Nanos;
 use tracing::{info, warn};
@@ -124,7 +125,7 @@ impl Live {
                 let tell = move |news: News<'_>| {
                     tell(&telling, &known, news);
                     left_out.warn(news);
-                    if let News::Rules(State::Current) = news {
+                    if let News::Rules(State::Current) | News::Keys(State::Current) = news {
                         costs.warn(&telling);
                     }
                 };
@@ -226,8 +227,8 @@ impl LeftOut {
 /// notice that its limits are gone, and rates that it moves, because counts are kept by the place of a rate in its list.
 #[derive(Default)]
 struct ReloadCosts {
-    /// The rules that were in force last.
-    known: Mutex<Option<Arc<RuleSet>>>,
+    /// The rules and keys that were in force last.
+    known: Mutex<Option<(Arc<RuleSet>, Option<Arc<KeyTable>>)>>,
 }
 
 impl ReloadCosts {
@@ -235,12 +236,19 @@ impl ReloadCosts {
     const MAX_NAMED: usize = 10;
 
     fn warn(&self, service: &Service) {
-        let rules = Arc::clone(&service.limiter.policy().get().rules);
+        let policy = service.limiter.policy().get();
+        let (rules, keys) = (Arc::clone(&policy.rules), policy.keys.clone());
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(before) = known.replace(Arc::clone(&rules)) {
-            warn_of_rules(&before, &rules);
+        if let Some((rules_before, keys_before)) = known.replace((Arc::clone(&rules), keys.clone()))
+        {
             let now = service.clock.now();
-            warn_of_blocks(&before, &rules, now, service.log_subjects);
+            if !Arc::ptr_eq(&rules_before, &rules) {
+                warn_of_rules(&rules_before, &rules);
+                warn_of_blocks(&rules_before, &rules, now, service.log_subjects);
+            }
+            if let Some(before) = keys_before {
+                warn_of_keys(&rules, &before, keys.as_deref(), now);
+            }
         }
     }
 }
@@ -274,9 +282,9 @@ fn warn_of_rules(before: &RuleSet, after: &RuleSet) {
             rules, "rules no longer deny, because their mode is now off or shadow"
         );
     }
-    let is_lifted = |old: &Rule, new: &[&Rule]| {
-        !new.is_empty() && new.iter().all(|new| lifts_limits(before, old, after, new))
-    };
+    let limits = LiftedLimits::new(before, after);
+    let is_lifted =
+        |old: &Rule, new: &[&Rule]| !new.is_empty() && new.iter().all(|new| limits.lifts(old, new));
     if let Some((count, rules)) = named(&names(&is_lifted)) {
         warn!(
             count,
@@ -343,6 +351,25 @@ fn warn_of_blocks(before: &RuleSet, after: &RuleSet, now: Nanos, shown: LogSubje
         warn!(
             count,
             entries, "new entries of `allow` override `block`, these clients are no longer blocked"
+        );
+    }
+}
+
+/// Warns of keys that the lists blocked under the names that `before` gave them, and no longer do.
+fn warn_of_keys(rules: &RuleSet, before: &KeyTable, after: Option<&KeyTable>, now: Nanos) {
+    let is_unblocked = |(digest, holder): &(Digest, Holder<'_>)| {
+        let is_blocked = |name| rules.blocks_key(name, digest.as_bytes(), now);
+        let name = || after.and_then(|keys| keys.get(digest)).map(|now| now.name);
+        is_blocked(holder.name) && !is_blocked(name().unwrap_or_default())
+    };
+    let unblocked: Vec<_> = before.iter().filter(is_unblocked).collect();
+    if let count @ 1.. = unblocked.len() {
+        let first = unblocked.iter().take(ReloadCosts::MAX_NAMED);
+        let keys: Vec<_> = first.map(|(digest, _)| digest.to_string()).collect();
+        warn!(
+            count,
+            keys = keys.join(", "),
+            "keys are no longer blocked, because the keys file no longer lists them under the names in `block`, or lists them under one in `allow`; block them by their digests"
         );
     }
 }

@@ -52,30 +52,69 @@ pub fn lifted_blocks<'s>(before: &'s RuleSet, after: &'s RuleSet, now: Nanos) ->
     lifted
 }
 
-/// Whether `rule` of the set `after` leaves clients without a limit whom `old`, the rule of that name in
-/// `before`, limited: by a rate that is `unlimited` now or is gone, by `concurrent` that is gone, or by an unlimited rule
-/// that replaces it. A rule that is not enforced limits nobody, before or after.
-pub fn lifts_limits(before: &RuleSet, old: &Rule, after: &RuleSet, rule: &Rule) -> bool {
-    if old.mode != Mode::Enforce || rule.mode != Mode::Enforce {
-        return false;
+/// Finds rules that leave clients without a limit whom they limited before.
+pub struct LiftedLimits<'s> {
+    before: &'s RuleSet,
+    after: &'s RuleSet,
+    freed_before: HashSet<&'s str>,
+    freed_after: HashSet<&'s str>,
+}
+
+impl<'s> LiftedLimits<'s> {
+    /// Compares the rules of two sets.
+    pub fn new(before: &'s RuleSet, after: &'s RuleSet) -> Self {
+        LiftedLimits {
+            before,
+            after,
+            freed_before: replaced_by_unlimited(before),
+            freed_after: replaced_by_unlimited(after),
+        }
     }
-    let is_lifted = |old_tier: Option<u16>, tier: Option<u16>, subject: &str| {
-        rule.limits(tier, subject).len() < old.limits(old_tier, subject).len()
-    };
-    let place = |set: &RuleSet, name: &str| {
-        let place = set.tiers().iter().position(|tier| **tier == *name)?;
-        u16::try_from(place).ok()
-    };
-    let mut tiers = before.tiers().iter().chain(after.tiers());
-    let mut overrides = old.overrides.keys().chain(rule.overrides.keys());
-    is_replaced_by_unlimited(after, rule) && !is_replaced_by_unlimited(before, old)
-        || old.concurrent.is_some() && rule.concurrent.is_none()
-        || is_lifted(None, None, "")
-        || tiers.any(|name| {
-            let (old_tier, tier) = (place(before, name), place(after, name));
-            tier.is_some() && is_lifted(old_tier, tier, "")
-        })
-        || overrides.any(|subject| is_lifted(None, None, subject))
+
+    /// Whether `rule` of the new set limits less than `old`, the rule of that name in the old one: a rate is `unlimited` now
+    /// or gone, `concurrent` is gone, or an unlimited rule replaces it, also by way of others. A rule that is not enforced
+    /// limits nobody, before or after.
+    pub fn lifts(&self, old: &Rule, rule: &Rule) -> bool {
+        if old.mode != Mode::Enforce || rule.mode != Mode::Enforce {
+            return false;
+        }
+        let is_lifted = |old_tier: Option<u16>, tier: Option<u16>, subject: &str| {
+            rule.limits(tier, subject).len() < old.limits(old_tier, subject).len()
+        };
+        let place = |set: &RuleSet, name: &str| {
+            let place = set.tiers().iter().position(|tier| **tier == *name)?;
+            u16::try_from(place).ok()
+        };
+        let mut tiers = self.before.tiers().iter().chain(self.after.tiers());
+        let mut overrides = old.overrides.keys().chain(rule.overrides.keys());
+        let name = rule.name().as_str();
+        self.freed_after.contains(name) && !self.freed_before.contains(name)
+            || old.concurrent.is_some() && rule.concurrent.is_none()
+            || is_lifted(None, None, "")
+            || tiers.any(|name| {
+                let (old_tier, tier) = (place(self.before, name), place(self.after, name));
+                tier.is_some() && is_lifted(old_tier, tier, "")
+            })
+            || overrides.any(|subject| is_lifted(None, None, subject))
+    }
+}
+
+/// The names of rules whose place a rule without a limit takes for some requests, or one that is itself replaced so.
+fn replaced_by_unlimited(set: &RuleSet) -> HashSet<&str> {
+    let rules = set.rules();
+    let is_unlimited = |rule: &&Rule| rule.limits(None, "").is_empty() && rule.concurrent.is_none();
+    let mut open: Vec<&Rule> = rules.iter().filter(is_unlimited).collect();
+    let mut replaced = HashSet::new();
+    while let Some(rule) = open.pop() {
+        for place in &rule.replaces {
+            let other = &rules[*place as usize];
+            let is_displaced = rule.displaces(other, *place, Purpose::Check);
+            if is_displaced && replaced.insert(other.name().as_str()) {
+                open.push(other);
+            }
+        }
+    }
+    replaced
 }
 
 /// Limits of descriptors that no longer hold for all values that they held for.
@@ -99,16 +138,6 @@ pub fn freed_descriptors<'s>(before: &'s RuleSet, after: &RuleSet) -> FreedDescr
         names: rules.map(|rule| rule.name().as_str()).collect(),
         is_cut: freed.is_cut,
     }
-}
-
-/// Whether another rule of the set takes the place of `rule` for some requests and has no limit.
-fn is_replaced_by_unlimited(set: &RuleSet, rule: &Rule) -> bool {
-    let place = set.rules().iter().position(|one| std::ptr::eq(one, rule));
-    let place = place.and_then(|place| u32::try_from(place).ok());
-    set.rules().iter().any(|other| {
-        let is_unlimited = other.limits(None, "").is_empty() && other.concurrent.is_none();
-        is_unlimited && place.is_some_and(|place| other.displaces(rule, place, Purpose::Check))
-    })
 }
 
 #[cfg(test)]
@@ -202,7 +231,7 @@ mod tests {
             ))
         };
         let (old, new) = (rules(before), rules(after));
-        let found = lifts_limits(&old, &old.rules()[0], &new, &new.rules()[0]);
+        let found = LiftedLimits::new(&old, &new).lifts(&old.rules()[0], &new.rules()[0]);
         assert_eq!(found, want, "{before} then {after}");
     }
 
@@ -217,10 +246,14 @@ mod tests {
         };
         let (old, limited, unlimited) = (set(rule), other("9/hour"), other("unlimited"));
         let check = |before: &RuleSet, after: &RuleSet| {
-            lifts_limits(before, &before.rules()[0], after, &after.rules()[0])
+            LiftedLimits::new(before, after).lifts(&before.rules()[0], &after.rules()[0])
         };
         assert!(check(&old, &unlimited) && check(&limited, &unlimited));
         assert!(!check(&old, &limited) && !check(&unlimited, &unlimited));
+        let chain = "  - { name: s, by: user, rate: 9/hour, replaces: [r] }\n";
+        let free = "  - { name: t, match: { path: /a }, rate: unlimited, replaces: [s] }\n";
+        let [chained, freed] = ["", free].map(|last| set(&format!("{rule}{chain}{last}")));
+        assert!(check(&old, &freed) && !check(&old, &chained));
     }
 
     #[test]

@@ -141,6 +141,13 @@ impl List {
         nets.chain(name).chain(digest).flatten()
     }
 
+    /// Whether an entry lists the key of this digest, or the name that it is listed under.
+    pub(crate) fn holds_key(&self, name: &str, digest: &[u8; 32], now: Nanos) -> bool {
+        let by_name = self.names.get(name).into_iter();
+        let entries = by_name.chain(self.digests.get(digest)).flatten();
+        entries.into_iter().any(|entry| entry.is_in_force(now))
+    }
+
     /// The entry that lists `request` at `now`: of several the one that lasts longest.
     pub(crate) fn holds(&self, request: &Request<'_>, now: Nanos) -> Option<&Entry> {
         let key = request.api_key.as_ref();

@@ -51,7 +51,7 @@ mod values;
 mod yaml;
 mod yaml_words;
 
-pub use changes::{FreedDescriptors, LiftedBlocks, freed_descriptors, lifted_blocks, lifts_limits};
+pub use changes::{FreedDescriptors, LiftedBlocks, LiftedLimits, freed_descriptors, lifted_blocks};
 pub use concurrent::Concurrent;
 pub use descriptors::{DomainForm, LimitForm, Listing, NodeForm, stat_name};
 pub use dialect::Dialect;

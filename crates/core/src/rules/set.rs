@@ -184,6 +184,11 @@ impl RuleSet {
         )
     }
 
+    /// Whether the lists block the key of this digest at `now`. `name` is what it is listed under, empty if nothing.
+    pub fn blocks_key(&self, name: &str, digest: &[u8; 32], now: Nanos) -> bool {
+        self.block.holds_key(name, digest, now) && !self.allow.holds_key(name, digest, now)
+    }
+
     /// The names of the domains that descriptors may be of.
     pub fn domains(&self) -> impl ExactSizeIterator<Item = &str> {
         self.descriptors.domains.iter().map(|domain| &*domain.name)

@@ -261,6 +261,17 @@ descriptors:
     assert_eq!(line["rules"], "d.user");
 }
 
+/// A stolen key was free once a new one had its name.
+#[test]
+fn a_blocked_key_that_loses_its_name_is_named_in_the_log() {
+    let rules = with_tiers("free", "pro") + "block: ['key:old-owner']\n";
+    let server = start_with_keys(&rules, &key_line("old", "free"));
+    let rotated = key_line("new", "free").replace("new-owner", "old-owner");
+    server.write("keys.txt", &rotated);
+    let line = wait_warning(&server, "keys are no longer blocked");
+    assert_eq!(line["count"], 1);
+}
+
 /// Clients that were blocked passed after a reload without a word, as after a file was lost from a folder.
 #[test]
 fn blocks_that_a_reload_lifts_are_named_in_the_log() {

@@ -3,7 +3,7 @@
 //! Descriptors are led down both trees: for every node of either, one that ends on it. What the old tree limits and the new
 //! one does not was freed: the limit is gone, another node hides it, or an unlimited one replaces it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::{Descriptors, Domain, Level, Limited, Node};
 
@@ -90,20 +90,34 @@ fn enforced(node: &Node) -> Option<(u32, &Limited)> {
     Some((limited.quantity?.rule, limited))
 }
 
-/// Names of limits that a node which does not deny takes the place of, and the path of that node.
+/// Names of limits that a node which does not deny takes the place of, or a node whose own place is taken so; and the path of
+/// that node.
 fn replacers(domain: &Domain) -> BTreeSet<(&str, &str)> {
-    fn collect<'a>(level: &'a Level, found: &mut BTreeSet<(&'a str, &'a str)>) {
+    fn collect<'a>(level: &'a Level, into: &mut Vec<&'a Limited>, open: &mut Vec<&'a Limited>) {
         for node in &level.nodes {
-            let limited = node.limited.iter().filter(|_| enforced(node).is_none());
-            let names = limited.flat_map(|limited| {
-                let names = limited.replaces.iter();
-                names.map(|name| (&**name, &*limited.path))
-            });
-            found.extend(names);
-            collect(&node.below, found);
+            if let Some(limited) = &node.limited {
+                match enforced(node) {
+                    Some(_) => into.push(limited),
+                    None => open.push(limited),
+                }
+            }
+            collect(&node.below, into, open);
+        }
+    }
+    let (mut limits, mut open) = (Vec::new(), Vec::new());
+    collect(&domain.top, &mut limits, &mut open);
+    let mut by_name: BTreeMap<&str, Vec<&Limited>> = BTreeMap::new();
+    for limited in limits {
+        if let Some(name) = &limited.name {
+            by_name.entry(name).or_default().push(limited);
         }
     }
     let mut found = BTreeSet::new();
-    collect(&domain.top, &mut found);
+    while let Some(replacer) = open.pop() {
+        for name in &replacer.replaces {
+            found.insert((&**name, &*replacer.path));
+            open.extend(by_name.remove(&**name).into_iter().flatten());
+        }
+    }
     found
 }

@@ -92,6 +92,15 @@ impl KeyTable {
         })
     }
 
+    /// The digests of all keys, in the order of the file, and who holds them.
+    pub fn iter(&self) -> impl Iterator<Item = (Digest, Holder<'_>)> {
+        let holders = self.records.iter().zip(self.names());
+        holders.map(|(record, name)| {
+            let tier = record.tier;
+            (record.digest, Holder { tier, name })
+        })
+    }
+
     /// How many keys there are.
     pub fn len(&self) -> usize {
         self.records.len()

@@ -39,6 +39,18 @@ fn an_unlimited_descriptor_frees_what_it_replaces() {
     );
 }
 
+/// The one that replaces it is replaced in turn.
+#[test]
+fn so_it_does_by_way_of_others_and_a_shadow_does_the_same() {
+    check(
+        "\nk named\n",
+        "\nk named\nl other\nm frees-other\n",
+        &["d.k"],
+    );
+    check("\nk named\n", "\nk named\nl other\n", &[]);
+    check("\nk named\n", "\nk named\nl other shadow\n", &["d.k"]);
+}
+
 #[test]
 fn limits_that_are_gone_are_freed() {
     check("\nk !\nl !\n", "\nl !\n", &["d.k"]);

@@ -43,6 +43,10 @@ fn tree(lines: &str) -> String {
                 "!" => "rate_limit: { unit: minute, requests_per_unit: 1 }",
                 "shadow" => "shadow_mode: true",
                 "named" => "rate_limit: { unit: minute, requests_per_unit: 1, name: n }",
+                "other" => {
+                    "rate_limit: { unit: minute, requests_per_unit: 1, name: o, replaces: [{ name: n }] }"
+                }
+                "frees-other" => "rate_limit: { unlimited: true, replaces: [{ name: o }] }",
                 "frees" => "rate_limit: { unlimited: true, replaces: [{ name: n }] }",
                 "shares" => "share_threshold: true",
                 "shown" => "value_to_metric: true",
