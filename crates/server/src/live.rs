@@ -227,8 +227,13 @@ impl LeftOut {
 /// notice that its limits are gone, and rates that it moves, because counts are kept by the place of a rate in its list.
 #[derive(Default)]
 struct ReloadCosts {
-    /// The rules and keys that were in force last.
-    known: Mutex<Option<(Arc<RuleSet>, Option<Arc<KeyTable>>)>>,
+    known: Mutex<Option<InForce>>,
+}
+
+/// The rules and keys that were in force last.
+struct InForce {
+    rules: Arc<RuleSet>,
+    keys: Option<Arc<KeyTable>>,
 }
 
 impl ReloadCosts {
@@ -237,18 +242,24 @@ impl ReloadCosts {
 
     fn warn(&self, service: &Service) {
         let policy = service.limiter.policy().get();
-        let (rules, keys) = (Arc::clone(&policy.rules), policy.keys.clone());
+        let (rules, keys) = (&policy.rules, policy.keys.as_deref());
+        let now_in_force = InForce {
+            rules: Arc::clone(rules),
+            keys: policy.keys.clone(),
+        };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((rules_before, keys_before)) = known.replace((Arc::clone(&rules), keys.clone()))
+        let Some(before) = known.replace(now_in_force) else {
+            return;
+        };
+        let now = service.clock.now();
+        if !Arc::ptr_eq(&before.rules, rules) {
+            warn_of_rules(&before.rules, rules);
+            warn_of_blocks(&before.rules, rules, now, service.log_subjects);
+        }
+        if let Some(before) = before.keys
+            && !keys.is_some_and(|keys| std::ptr::eq(keys, &*before))
         {
-            let now = service.clock.now();
-            if !Arc::ptr_eq(&rules_before, &rules) {
-                warn_of_rules(&rules_before, &rules);
-                warn_of_blocks(&rules_before, &rules, now, service.log_subjects);
-            }
-            if let Some(before) = keys_before {
-                warn_of_keys(&rules, &before, keys.as_deref(), now);
-            }
+            warn_of_keys(rules, &before, keys, now);
         }
     }
 }
