@@ -1,4 +1,5 @@
-//! A reply from before a failover that is read after it: the unit that it admits must be charged.
+//! A reply from before a failover that is read after it: the unit that it admits must be charged. And counters that were
+//! moved from a store that had lost some: they must not be trusted, not even once.
 
 mod common;
 
@@ -8,17 +9,18 @@ use std::time::Duration;
 
 use common::{START, request, rules};
 use tidegate::clock::{Clock, ManualClock};
-use tidegate::resilience::{Event, Settings, resilient};
+use tidegate::resilience::{Event, Resilient, Settings, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Policy, Secret};
 use tidegate_core::pass_on;
 use tidegate_core::store::{
-    Beat, ChargeSet, Life, Outcome, PartId, Parts, Probe, Store, StoreError, Vitals,
+    Beat, ChargeSet, Life, Outcome, PartId, Parts, Probe, Source, Store, StoreError, Vitals,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 type Answer<T> = Result<T, StoreError>;
 
@@ -30,6 +32,7 @@ struct Turning {
     /// The next charge is made by the first primary and replied to when the second one is believed.
     turns: Arc<AtomicBool>,
     believed: Arc<Notify>,
+    lacks: Arc<AtomicBool>,
 }
 
 impl Turning {
@@ -70,6 +73,10 @@ impl Probe for Turning {
     fn life(&self) -> Option<Life> {
         Some(Life(self.epoch.load(Ordering::SeqCst)))
     }
+
+    fn take_lack(&self) -> bool {
+        self.lacks.swap(false, Ordering::SeqCst)
+    }
 }
 
 impl Parts for Turning {
@@ -94,10 +101,10 @@ rules:
   - { name: user, by: user, rate: 1000/hour, algorithm: fixed-window, budget: 1h }
 ";
 
-/// A node that is held up between the reply and its use, as a busy machine does, took the reply of the lost
-/// primary for one of the primary that it believed by then. The unit was counted nowhere.
-#[tokio::test]
-async fn a_unit_that_the_lost_primary_charged_is_charged_to_the_next_one() {
+type TurningLimiter = Limiter<Resilient<Turning, TokioRuntime>>;
+
+/// A limiter on the first primary, and what says that it trusts its store.
+async fn start() -> (Turning, TurningLimiter, UnboundedReceiver<()>) {
     let clock = Arc::new(ManualClock::at(START));
     let primaries = [(); 2].map(|()| MemoryStore::new(Arc::clone(&clock)));
     let turning = Turning {
@@ -105,6 +112,7 @@ async fn a_unit_that_the_lost_primary_charged_is_charged_to_the_next_one() {
         epoch: Arc::new(AtomicU64::new(1)),
         turns: Arc::default(),
         believed: Arc::default(),
+        lacks: Arc::default(),
     };
     let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
     let believed = Arc::clone(&turning.believed);
@@ -121,11 +129,23 @@ async fn a_unit_that_the_lost_primary_charged_is_charged_to_the_next_one() {
     ready.recv().await.expect("the node meets its store");
     let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
     let limiter = Limiter::new(store, Policy::of(rules(RULES)), secret, clock);
+    (turning, limiter, ready)
+}
+
+async fn check(limiter: &TurningLimiter) -> bool {
+    let decision = limiter.view().check(request("user=a")).await;
+    decision.expect("a decision").allowed()
+}
+
+/// A node that is held up between the reply and its use, as a busy machine does, took the reply of the lost
+/// primary for one of the primary that it believed by then. The unit was counted nowhere.
+#[tokio::test]
+async fn a_unit_that_the_lost_primary_charged_is_charged_to_the_next_one() {
+    let (turning, limiter, _ready) = start().await;
     let mut admitted = 0;
     for turns in [true, false] {
         turning.turns.store(turns, Ordering::SeqCst);
-        let decision = limiter.view().check(request("user=a")).await;
-        admitted += u64::from(decision.expect("a decision").allowed());
+        admitted += u64::from(check(&limiter).await);
     }
     assert_eq!(admitted, 2);
     let used = async || {
@@ -140,4 +160,18 @@ async fn a_unit_that_the_lost_primary_charged_is_charged_to_the_next_one() {
     });
     assert!(charged.await.is_ok(), "{} charged", used().await);
     assert_eq!(used().await, admitted);
+}
+
+/// Requests that came before the next heartbeat were decided by what the other store had not lost.
+#[tokio::test]
+async fn counters_that_came_from_a_store_with_losses_are_not_trusted_once() {
+    let (turning, limiter, mut ready) = start().await;
+    let source = async || {
+        let decision = limiter.view().check(request("user=a")).await;
+        decision.expect("a decision").source()
+    };
+    assert_eq!(source().await, Source::Exact);
+    turning.lacks.store(true, Ordering::SeqCst);
+    assert_eq!(source().await, Source::Fallback);
+    ready.recv().await.expect("the store is trusted again");
 }

@@ -50,6 +50,12 @@ pub trait Probe: Send + Sync {
     /// that was made anew may have met another store.
     fn life(&self) -> Option<Life>;
 
+    /// Whether counters have come to this store, since this was last called, of which this node does not know that they
+    /// are complete: another store may have lost some before they were moved.
+    fn take_lack(&self) -> bool {
+        false
+    }
+
     /// Why a call failed, as an operator needs to know it. It names no address, user or secret.
     fn cause(&self, error: &StoreError) -> FailureCause {
         FailureCause::of(error)
@@ -84,10 +90,4 @@ pub trait Parts: Send + Sync {
 
     /// Every part there is, as far as is known: a part is met before anyone asks for what is in it.
     fn ids(&self) -> Vec<PartId>;
-
-    /// Whether counters have come to a part, since this was last called, that it may never have held: this node does not
-    /// know whether the part before it still had them.
-    fn take_lack(&self, _: PartId) -> bool {
-        false
-    }
 }

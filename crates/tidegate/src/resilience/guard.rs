@@ -160,6 +160,11 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         self.store.as_ref()?.life()
     }
 
+    /// Whether counters have come to the store that it may lack in part, since this was last called.
+    pub(super) fn take_lack(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.take_lack())
+    }
+
     fn store(&self) -> Result<&Arc<S>, Away> {
         self.store.as_ref().ok_or(Away::Nowhere)
     }

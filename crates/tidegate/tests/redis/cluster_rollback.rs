@@ -231,8 +231,8 @@ fn hash_slots_that_move_on_unrestored_may_lack_counts() {
         receipts.charge(&node).await;
         receipts.beat(&node).await;
         receipts.move_slots(&node).await;
-        let part = part_of(&node, receipts.subject);
-        assert!(node.take_lack(part) && !node.take_lack(part), "once");
+        let store = store_of(&node, receipts.subject);
+        assert!(store.take_lack() && !store.take_lack(), "once");
     });
 }
 

@@ -155,14 +155,25 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     /// Whether the store has begun another epoch since a request was sent, whose charge went with the
     /// old one. The node may believe the new epoch by now.
     fn has_turned(self: &Arc<Self>, sent: SentIn) -> bool {
-        let Some(life) = self.guard.life() else {
-            return false;
-        };
-        if self.is_news(life) {
-            self.lost();
+        if self.sees_loss() {
             return true;
         }
-        sent.epoch.is_some_and(|epoch| epoch != life)
+        let life = self.guard.life();
+        life.is_some_and(|life| sent.epoch.is_some_and(|epoch| epoch != life))
+    }
+
+    /// Whether the store shows that it may have lost something: another life, or counters that have come from elsewhere
+    /// and may be incomplete.
+    pub(super) fn sees_loss(self: &Arc<Self>) -> bool {
+        if self.guard.take_lack() {
+            self.may_lack_counts();
+            return true;
+        }
+        let is_news = self.guard.life().is_some_and(|life| self.is_news(life));
+        if is_news {
+            self.lost();
+        }
+        is_news
     }
 
     /// Reports a charge that was sent and not confirmed: the store may count it beside what is charged later.

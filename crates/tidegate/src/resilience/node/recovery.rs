@@ -62,6 +62,9 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         if self.heard_ping.fetch_max(sent.get(), Ordering::AcqRel) > sent.get() {
             return;
         }
+        if self.guard.take_lack() {
+            self.may_lack_counts();
+        }
         let now = self.runtime.now();
         let closing = self.guard.closed_at();
         let noticed = self.noticed_closing.swap(closing.get(), Ordering::AcqRel);

@@ -35,9 +35,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     /// Whether the answer to what was asked in the life `asked` is that of a store which has lost no slot.
     /// One that has would find room where all is taken, and not know who is in.
     pub(in crate::resilience) fn believes_slots(self: &Arc<Self>, asked: Option<Life>) -> bool {
-        if self.guard.life().is_some_and(|life| self.is_news(life)) {
-            self.lost();
-        }
+        self.sees_loss();
         // A ping may have heard of the loss before.
         self.is_exact() && self.known_life() == asked
     }

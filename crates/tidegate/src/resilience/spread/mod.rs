@@ -196,9 +196,6 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
             .filter(|id| !known(id))
             .filter_map(|id| self.meet(id, time))
             .collect();
-        for met in stay.iter().filter(|met| self.parts.take_lack(met.id)) {
-            met.store.may_lack_counts();
-        }
         if new.is_empty() && gone.is_empty() {
             return;
         }
@@ -222,9 +219,6 @@ impl<P: Parts + 'static, R: Runtime> Inner<P, R> {
         let (memory, runtime) = (Arc::clone(&self.memory), self.runtime.clone());
         let settings = self.to_begin_with();
         let store = Fallback::beside(part, memory, runtime, self.me, time, settings, watcher);
-        if self.parts.take_lack(id) {
-            store.may_lack_counts();
-        }
         Some(Met { id, store })
     }
 

@@ -125,7 +125,7 @@ impl Memo {
 
     /// Whether hash slots that may lack counts have come since the last call.
     pub(super) fn take_lack(&self) -> bool {
-        let lacks = self.lacks.swap(false, Ordering::AcqRel);
+        let lacks = self.lacks.load(Ordering::Acquire) && self.lacks.swap(false, Ordering::AcqRel);
         if lacks {
             self.restore_point.lock().may_lack_counts();
         }

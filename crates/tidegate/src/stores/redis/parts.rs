@@ -199,13 +199,6 @@ impl Parts for Redis {
             Kind::Cluster(cluster) => cluster.ids(),
         }
     }
-
-    fn take_lack(&self, id: PartId) -> bool {
-        match &self.0 {
-            Kind::One { .. } => false,
-            Kind::Cluster(cluster) => cluster.seat(id).is_some_and(|seat| seat.memo.take_lack()),
-        }
-    }
 }
 
 /// Never prints an address or a password.

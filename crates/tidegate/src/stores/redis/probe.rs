@@ -92,6 +92,10 @@ impl Probe for RedisStore {
         Some(life(self.way.run()?, self.memo.epoch()?))
     }
 
+    fn take_lack(&self) -> bool {
+        self.memo.take_lack()
+    }
+
     fn cause(&self, error: &StoreError) -> FailureCause {
         let (StoreError::Unavailable { source, .. } | StoreError::Refused { source, .. }) = error;
         match source.downcast_ref::<Fault>() {
