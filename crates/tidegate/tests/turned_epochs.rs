@@ -15,7 +15,7 @@ use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Policy, Secret};
 use tidegate_core::pass_on;
 use tidegate_core::store::{
-    Beat, ChargeSet, Life, Outcome, PartId, Parts, Probe, Source, Store, StoreError, Vitals,
+    Beat, ChargeSet, Life, Outcome, PartId, Parts, Probe, Slot, Source, Store, StoreError, Vitals,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -74,8 +74,9 @@ impl Probe for Turning {
         Some(Life(self.epoch.load(Ordering::SeqCst)))
     }
 
-    fn take_lack(&self) -> bool {
-        self.lacks.swap(false, Ordering::SeqCst)
+    fn take_lacking(&self) -> Vec<Slot> {
+        let lacks = self.lacks.swap(false, Ordering::SeqCst);
+        lacks.then_some(Slot(0)).into_iter().collect()
     }
 }
 

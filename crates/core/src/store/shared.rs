@@ -50,10 +50,10 @@ pub trait Probe: Send + Sync {
     /// that was made anew may have met another store.
     fn life(&self) -> Option<Life>;
 
-    /// Whether counters have come to this store, since this was last called, of which this node does not know that they
-    /// are complete: another store may have lost some before they were moved.
-    fn take_lack(&self) -> bool {
-        false
+    /// The slots that have come to this store, since this was last called, and may be incomplete: another store may have
+    /// lost counters of them before they were moved.
+    fn take_lacking(&self) -> Vec<Slot> {
+        Vec::new()
     }
 
     /// Why a call failed, as an operator needs to know it. It names no address, user or secret.

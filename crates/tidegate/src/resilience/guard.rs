@@ -160,9 +160,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         self.store.as_ref()?.life()
     }
 
-    /// Whether counters have come to the store that it may lack in part, since this was last called.
-    pub(super) fn take_lack(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| store.take_lack())
+    /// The slots that have come to the store since this was last called, and may be incomplete.
+    pub(super) fn take_lacking(&self) -> Vec<Slot> {
+        let store = self.store.as_ref();
+        store.map(|store| store.take_lacking()).unwrap_or_default()
     }
 
     fn store(&self) -> Result<&Arc<S>, Away> {

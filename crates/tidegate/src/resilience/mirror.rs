@@ -13,6 +13,7 @@ use tidegate_core::units::{Cost, Nanos};
 
 use super::counters::Counters;
 use super::owned::OwnedCharge;
+use super::standing::Lacking;
 
 /// The last states seen.
 pub(super) struct Mirror {
@@ -165,20 +166,21 @@ impl Mirror {
     }
 
     /// Everything in one store that still matters at its time `at`, when the local clock reads `now`,
-    /// with the slot it is in there. The store holds what is in a slot. What was seen before `whole_until` is not among it:
-    /// the store has that, and it may have been refunded or reset since.
+    /// with the slot it is in there. The store holds what is in a slot. Only what it may be `lacking` is among it: it has the
+    /// rest, and that may have been refunded or reset since.
     pub(super) fn all(
         &self,
         slot: impl Fn(Fingerprint) -> Option<Slot>,
-        whole_until: Nanos,
+        lacking: &Lacking,
         at: Nanos,
         now: Nanos,
     ) -> Vec<(Slot, (OwnedCharge, State))> {
         let mut all = Vec::new();
         for part in self.counters.parts() {
             let live = part.values().filter(|known| known.matters(at, now));
-            for known in live.filter(|known| known.at >= whole_until) {
-                if let Some(slot) = slot(known.charge.subject) {
+            for known in live {
+                let slot = slot(known.charge.subject);
+                if let Some(slot) = slot.filter(|slot| lacking.includes(*slot, known.at)) {
                     all.push((slot, (known.charge.clone(), known.state.clone())));
                 }
             }
@@ -189,14 +191,17 @@ impl Mirror {
     /// Whether there is anything of that.
     pub(super) fn remembers_any(
         &self,
-        holds: impl Fn(Fingerprint) -> bool,
-        whole_until: Nanos,
+        slot: impl Fn(Fingerprint) -> Option<Slot>,
+        lacking: &Lacking,
         at: Nanos,
         now: Nanos,
     ) -> bool {
         self.counters.parts().any(|part| {
             let mut live = part.values().filter(|known| known.matters(at, now));
-            live.any(|known| known.at >= whole_until && holds(known.charge.subject))
+            live.any(|known| {
+                let slot = slot(known.charge.subject);
+                slot.is_some_and(|slot| lacking.includes(slot, known.at))
+            })
         })
     }
 

@@ -3,7 +3,9 @@
 //! A store that lost counts is believed again when every node of the last list has merged what it
 //! remembers, or after a while. Pure: vitals and time go in.
 
-use tidegate_core::store::{Beat, Life, NodeId, Vitals};
+use std::collections::BTreeSet;
+
+use tidegate_core::store::{Beat, Life, NodeId, Slot, Vitals};
 use tidegate_core::units::Nanos;
 
 use super::membership::Membership;
@@ -22,8 +24,7 @@ pub(super) struct Standing {
     phase: Phase,
     life: Option<Life>,
     seeded: Option<Life>,
-    /// What was seen before this moment need not be restored, by the store's clock.
-    whole_until: Nanos,
+    lacking: Lacking,
     /// How often counts may have gone missing without a new epoch.
     lack_count: u64,
     /// The nodes as last listed, and since when each has been missing.
@@ -32,6 +33,22 @@ pub(super) struct Standing {
     nodes: Option<u32>,
     share_percent: u32,
     patience: Nanos,
+}
+
+/// What the store may lack of what a node has seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Lacking {
+    /// What was seen since then, by the store's clock.
+    since: Nanos,
+    /// What was ever seen of these slots.
+    slots: BTreeSet<Slot>,
+}
+
+impl Lacking {
+    /// Whether it includes what was seen of a slot at a time.
+    pub(super) fn includes(&self, slot: Slot, at: Nanos) -> bool {
+        at >= self.since || self.slots.contains(&slot)
+    }
 }
 
 /// Whether the list of nodes can be complete.
@@ -76,7 +93,10 @@ impl Standing {
             phase: Phase::Unmet,
             life: None,
             seeded: None,
-            whole_until: Nanos::ZERO,
+            lacking: Lacking {
+                since: Nanos::MAX,
+                slots: BTreeSet::new(),
+            },
             lack_count: 0,
             roster: settings.roster.iter().map(|node| (*node, None)).collect(),
             listing: match settings.roster.is_empty() {
@@ -102,24 +122,22 @@ impl Standing {
         matches!(self.phase, Phase::Recovering { .. })
     }
 
-    /// The store has what was seen before this moment, by its clock. Zero if counts are missing without a new epoch.
-    pub(super) fn whole_until(&self) -> Nanos {
-        self.whole_until
+    /// What is to be restored.
+    pub(super) fn lacking(&self) -> &Lacking {
+        &self.lacking
     }
 
     /// The same once these vitals are taken note of. What they say of another life holds only if the node had restored
     /// what it remembers into the one before.
-    pub(super) fn whole_until_in(&self, vitals: &Vitals) -> Nanos {
-        let was_restored = match self.life {
-            Some(life) if life == vitals.life => return self.whole_until,
-            Some(life) => self.seeded == Some(life),
-            None => self.lack_count == 0,
-        };
-        if was_restored {
-            vitals.whole_until
-        } else {
-            Nanos::ZERO
+    pub(super) fn lacking_in(&self, vitals: &Vitals) -> Lacking {
+        let mut lacking = self.lacking.clone();
+        match self.life {
+            Some(life) if life == vitals.life => {}
+            Some(life) if self.seeded != Some(life) => lacking.since = Nanos::ZERO,
+            Some(_) => lacking.since = vitals.whole_until,
+            None => lacking.since = lacking.since.min(vitals.whole_until),
         }
+        lacking
     }
 
     /// How often counts may have gone missing without a new epoch.
@@ -142,12 +160,25 @@ impl Standing {
 
     /// The store may lack counts that it should have, whatever was restored so far. Whether it was trusted.
     pub(super) fn may_lack_counts(&mut self, now: Nanos) -> bool {
+        self.lacking.since = Nanos::ZERO;
+        self.restores_again(now)
+    }
+
+    /// The same of some slots, which have come to it.
+    pub(super) fn may_lack_slots(&mut self, slots: Vec<Slot>, now: Nanos) -> bool {
+        if self.is_exact() {
+            self.lacking.since = Nanos::MAX;
+        }
+        self.lacking.slots.extend(slots);
+        self.restores_again(now)
+    }
+
+    fn restores_again(&mut self, now: Nanos) -> bool {
         let was_exact = self.is_exact();
         if was_exact {
             self.phase = Phase::Recovering { since: now };
         }
         self.seeded = None;
-        self.whole_until = Nanos::ZERO;
         self.lack_count += 1;
         was_exact
     }
@@ -177,7 +208,7 @@ impl Standing {
         now: Nanos,
         remembers: impl FnOnce() -> bool,
     ) -> Next {
-        self.whole_until = self.whole_until_in(vitals);
+        self.lacking = self.lacking_in(vitals);
         match self.life {
             Some(known) if known == vitals.life => {}
             Some(_) => {
@@ -217,6 +248,7 @@ impl Standing {
     pub(super) fn seeded(&mut self, life: Life, lack_count: u64) {
         if lack_count == self.lack_count {
             self.seeded = Some(life);
+            self.lacking.slots.clear();
         }
     }
 
@@ -354,40 +386,48 @@ mod tests {
     #[test]
     fn a_new_epoch_says_how_far_the_data_is_whole() {
         let mut standing = settled();
-        assert_eq!(standing.whole_until(), Nanos::new(7));
+        assert_eq!(standing.lacking().since, Nanos::new(7));
         standing.heard(&vitals(8, &[]), SECOND, || false);
-        assert_eq!(standing.whole_until(), Nanos::new(8));
+        assert_eq!(standing.lacking().since, Nanos::new(8));
         standing.seeded(Life(8), standing.lack_count());
         let all = vitals(8, &[(1, Some(8)), (2, Some(8))]);
         standing.heard(&all, SECOND, || false);
         assert!(standing.lost(SECOND));
         standing.heard(&all, SECOND, || false);
-        assert_eq!(standing.whole_until(), Nanos::ZERO);
+        assert_eq!(standing.lacking().since, Nanos::ZERO);
         standing.heard(&vitals(9, &[]), SECOND, || false);
-        assert_eq!(standing.whole_until(), Nanos::ZERO, "not restored yet");
+        assert_eq!(standing.lacking().since, Nanos::ZERO, "not restored yet");
     }
 
     /// Hash slots came from a primary that may have lost counts while this one was being restored, or before it was met.
     #[test]
-    fn counts_that_may_be_missing_are_restored_in_full_whatever_was_under_way() {
+    fn slots_that_may_lack_counts_are_restored_whatever_was_under_way() {
         let all = vitals(8, &[(1, Some(8)), (2, Some(8))]);
+        let (old, slot, other) = (Nanos::new(1), Slot(5), Slot(6));
         let mut standing = settled();
         assert_eq!(standing.heard(&all, SECOND, || false), Next::Seed);
         let began = standing.lack_count();
-        assert!(!standing.may_lack_counts(SECOND), "it was not trusted");
-        assert_eq!(standing.whole_until(), Nanos::ZERO);
+        assert!(!standing.may_lack_slots(vec![slot], SECOND));
+        assert!(standing.lacking().includes(slot, old));
+        assert!(!standing.lacking().includes(other, old));
+        assert!(standing.lacking().includes(other, Nanos::new(8)));
         standing.seeded(Life(8), began);
         assert_eq!(standing.heard(&all, SECOND, || false), Next::Seed);
         standing.seeded(Life(8), standing.lack_count());
         let trusted = Next::Trust { missing: 0 };
         assert_eq!(standing.heard(&all, SECOND, || false), trusted);
-        assert!(standing.may_lack_counts(SECOND), "it was trusted");
+
+        assert!(standing.may_lack_slots(vec![other], SECOND), "was trusted");
+        assert!(standing.lacking().includes(other, old));
+        assert!(!standing.lacking().includes(slot, SECOND), "lost nothing");
+        standing.heard(&vitals(9, &[]), SECOND, || false);
+        assert!(standing.lacking().includes(slot, old), "not restored yet");
 
         let mut unmet = Standing::new(NodeId(1), &Settings::default());
-        assert!(!unmet.may_lack_counts(SECOND));
-        assert_eq!(unmet.whole_until_in(&all), Nanos::ZERO);
+        unmet.may_lack_slots(vec![slot], SECOND);
         assert_eq!(unmet.heard(&all, SECOND, || true), Next::Seed);
-        assert_eq!(unmet.whole_until(), Nanos::ZERO);
+        assert!(unmet.lacking().includes(slot, old));
+        assert!(!unmet.lacking().includes(other, old));
     }
 
     #[test]

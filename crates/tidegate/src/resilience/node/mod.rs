@@ -165,8 +165,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     /// Whether the store shows that it may have lost something: another life, or counters that have come from elsewhere
     /// and may be incomplete.
     pub(super) fn sees_loss(self: &Arc<Self>) -> bool {
-        if self.guard.take_lack() {
-            self.may_lack_counts();
+        if self.note_lacking() {
             return true;
         }
         let is_news = self.guard.life().is_some_and(|life| self.is_news(life));
@@ -280,6 +279,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     /// The store may lack counts that it should have, whatever was restored so far.
     pub(super) fn may_lack_counts(self: &Arc<Self>) {
         self.note_loss(Standing::may_lack_counts);
+    }
+
+    /// Whether slots have come to the store that may be incomplete. Takes note of them.
+    pub(super) fn note_lacking(self: &Arc<Self>) -> bool {
+        let slots = self.guard.take_lacking();
+        let is_lacking = !slots.is_empty();
+        if is_lacking {
+            self.note_loss(|standing, now| standing.may_lack_slots(slots, now));
+        }
+        is_lacking
     }
 
     fn note_loss(self: &Arc<Self>, note: impl FnOnce(&mut Standing, Nanos) -> bool) {

@@ -12,7 +12,7 @@ use crate::resilience::event::Event;
 use crate::resilience::guard::PingReply;
 use crate::resilience::join::join_all;
 use crate::resilience::owned::OwnedCharge;
-use crate::resilience::standing::{Next, Standing};
+use crate::resilience::standing::{Lacking, Next, Standing};
 use crate::runtime::Runtime;
 
 /// Pings for as long as the node lives.
@@ -62,9 +62,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         if self.heard_ping.fetch_max(sent.get(), Ordering::AcqRel) > sent.get() {
             return;
         }
-        if self.guard.take_lack() {
-            self.may_lack_counts();
-        }
+        self.note_lacking();
         let now = self.runtime.now();
         let closing = self.guard.closed_at();
         let noticed = self.noticed_closing.swap(closing.get(), Ordering::AcqRel);
@@ -75,12 +73,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
         self.clock.note(sent, now, vitals.at);
         self.watch_clock(now.since(sent), vitals.at);
         // Found out before the lock is taken, because it may take a while.
-        let whole_until = {
+        let lacking = {
             let standing = self.standing.lock();
             let is_unmet = standing.life().is_none();
-            is_unmet.then(|| standing.whole_until_in(vitals))
+            is_unmet.then(|| standing.lacking_in(vitals))
         };
-        let remembers = whole_until.is_some_and(|until| self.remembers_any(until));
+        let remembers = lacking.is_some_and(|lacking| self.remembers_any(&lacking));
         let (was_known, next) = self.update_standing(|standing| {
             // One that was never met and should hold what this node remembers took over from another.
             let was_known = standing.is_exact() || standing.life().is_none();
@@ -210,18 +208,19 @@ impl<S: Store + Probe + 'static, R: Runtime> Node<S, R> {
     }
 
     /// Whether anything is known of counters that the store holds, and that it may lack.
-    fn remembers_any(&self, whole_until: Nanos) -> bool {
+    fn remembers_any(&self, lacking: &Lacking) -> bool {
         let holds = |subject| self.guard.slot(subject).is_some();
         let (at, now) = (self.store_time(), self.runtime.now());
         let slots = || !self.memory.slots.all(holds, now).is_empty();
+        let slot = |subject| self.guard.slot(subject);
         let mirror = &self.memory.mirror;
-        mirror.remembers_any(holds, whole_until, at, now) || slots()
+        mirror.remembers_any(slot, lacking, at, now) || slots()
     }
 
     fn remembered(&self) -> Vec<(Slot, (OwnedCharge, State))> {
         let slot = |subject| self.guard.slot(subject);
         let (at, now) = (self.store_time(), self.runtime.now());
-        let whole_until = self.standing.lock().whole_until();
-        self.memory.mirror.all(slot, whole_until, at, now)
+        let lacking = self.standing.lock().lacking().clone();
+        self.memory.mirror.all(slot, &lacking, at, now)
     }
 }

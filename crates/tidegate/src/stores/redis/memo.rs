@@ -21,7 +21,9 @@ pub(super) struct Memo {
     met: AtomicU64,
     /// When a heartbeat was last acknowledged, by the clock of this process.
     last_heartbeat_at: Mutex<Option<Instant>>,
-    /// Whether hash slots have come here that may lack counts.
+    /// Hash slots that have come here and may lack counts.
+    lacking: Mutex<Vec<Slot>>,
+    /// Whether there are such.
     lacks: AtomicBool,
     /// Up to when it has what this node remembers.
     pub(super) restore_point: Mutex<RestorePoint>,
@@ -51,6 +53,7 @@ impl Default for Memo {
             acknowledged: Mutex::default(),
             met: AtomicU64::new(0),
             last_heartbeat_at: Mutex::default(),
+            lacking: Mutex::default(),
             lacks: AtomicBool::new(false),
             restore_point: Mutex::default(),
             since: AtomicU64::new(0),
@@ -113,23 +116,26 @@ impl Memo {
     }
 
     /// Hash slots have come from the server of `source`, with what it had lost.
-    pub(super) fn receive_slots(&self, source: &Memo, state: SourceState) {
+    pub(super) fn receive_slots(&self, source: &Memo, state: SourceState, slots: &[Slot]) {
         self.raise_since(source.data_since());
         if state == SourceState::Unmet {
             self.raise_since(source.acknowledged_until());
         }
         if state != SourceState::Whole {
+            self.lacking.lock().extend(slots);
             self.lacks.store(true, Ordering::Release);
         }
     }
 
-    /// Whether hash slots that may lack counts have come since the last call.
-    pub(super) fn take_lack(&self) -> bool {
-        let lacks = self.lacks.load(Ordering::Acquire) && self.lacks.swap(false, Ordering::AcqRel);
-        if lacks {
-            self.restore_point.lock().may_lack_counts();
+    /// The hash slots that have come since the last call and may lack counts.
+    pub(super) fn take_lacking(&self) -> Vec<Slot> {
+        if !self.lacks.load(Ordering::Acquire) {
+            return Vec::new();
         }
-        lacks
+        let mut lacking = self.lacking.lock();
+        self.lacks.store(false, Ordering::Release);
+        self.restore_point.lock().may_lack_counts();
+        std::mem::take(&mut *lacking)
     }
 
     /// Whether this run has replied to the last heartbeat, or none was sent yet. Before it has, data that it lacks
@@ -212,9 +218,10 @@ mod tests {
         beat(Some(life));
         assert!(memo.has_all(Some(7)));
         assert!(!memo.has_all(Some(8)), "another run");
-        memo.receive_slots(&Memo::default(), SourceState::Unrestored);
+        memo.receive_slots(&Memo::default(), SourceState::Unrestored, &[Slot(5)]);
         assert!(!memo.has_all(Some(7)), "hash slots have come");
-        assert!(memo.take_lack() && !memo.take_lack());
+        assert_eq!(memo.take_lacking(), [Slot(5)]);
+        assert_eq!(memo.take_lacking(), [], "once");
         assert!(!memo.has_all(Some(7)), "and are not restored yet");
         beat(Some(life));
         assert!(memo.has_all(Some(7)));

@@ -92,8 +92,8 @@ impl Probe for RedisStore {
         Some(life(self.way.run()?, self.memo.epoch()?))
     }
 
-    fn take_lack(&self) -> bool {
-        self.memo.take_lack()
+    fn take_lacking(&self) -> Vec<Slot> {
+        self.memo.take_lacking()
     }
 
     fn cause(&self, error: &StoreError) -> FailureCause {

@@ -227,7 +227,7 @@ impl Cluster {
                 None => Arc::clone(view),
                 Some(map) => {
                     if let (Some(from), Some(to)) = (owner, seat(&map)) {
-                        to.memo.receive_slots(&from.memo, from.state());
+                        to.memo.receive_slots(&from.memo, from.state(), &[slot]);
                     }
                     Arc::new(View {
                         map,

@@ -38,7 +38,7 @@ impl SlotMemos {
         for (primary, kept) in kept.iter().enumerate() {
             let sources = self.sources(map, primary);
             let failed_over = sources.iter().filter(|(place, _)| free[**place]);
-            let failed_over = failed_over.max_by_key(|(_, slots)| **slots);
+            let failed_over = failed_over.max_by_key(|(_, slots)| slots.len());
             let memo = match (kept, failed_over) {
                 (Some(kept), _) => Arc::clone(kept),
                 (None, Some((place, _))) => {
@@ -56,7 +56,7 @@ impl SlotMemos {
                     Arc::new(memo)
                 }
             };
-            for place in sources.keys() {
+            for (place, slots) in &sources {
                 let source = &self.memos[*place];
                 if Arc::ptr_eq(source, &memo) {
                     continue;
@@ -68,7 +68,7 @@ impl SlotMemos {
                 } else {
                     state(source)
                 };
-                memo.receive_slots(source, state);
+                memo.receive_slots(source, state, slots);
             }
             taken.push(memo);
         }
@@ -76,14 +76,14 @@ impl SlotMemos {
         taken
     }
 
-    /// The memos of the hash slots that a primary serves, and of how many each is.
-    fn sources(&self, map: &SlotMap, primary: usize) -> BTreeMap<usize, usize> {
-        let mut sources = BTreeMap::new();
+    /// The memos of the hash slots that a primary serves, and of which each is.
+    fn sources(&self, map: &SlotMap, primary: usize) -> BTreeMap<usize, Vec<Slot>> {
+        let mut sources: BTreeMap<usize, Vec<Slot>> = BTreeMap::new();
         for (slot, place) in (0..SLOTS).zip(&self.places) {
             if let Some(place) = place
                 && map.owner(Slot(slot)) == Some(primary)
             {
-                *sources.entry(*place).or_default() += 1;
+                sources.entry(*place).or_default().push(Slot(slot));
             }
         }
         sources
