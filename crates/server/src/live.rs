@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::clock::Clock;
@@ -43,6 +43,7 @@ pub(crate) struct Live {
     follower: Option<Follower>,
     following: Option<Following>,
     standing: Arc<Mutex<Standing>>,
+    left_out: Arc<LeftOut>,
 }
 
 /// What came of a reload that somebody requested.
@@ -112,6 +113,9 @@ impl Live {
         let standing = Arc::<Mutex<Standing>>::default();
         // One for both sources: what is in force comes from files and control plane together.
         let costs = Arc::<ReloadCosts>::default();
+        let path = from.path.as_deref();
+        let left_out = Arc::new(LeftOut::of(path, from.pick));
+        tokio::spawn(keep_looking(Arc::downgrade(&left_out)));
         let follower = match &from.path {
             None => {
                 in_force(service, "rules", &mut locked(&standing));
@@ -120,11 +124,13 @@ impl Live {
             Some(path) => {
                 let (telling, known) = (Arc::clone(service), Arc::clone(&standing));
                 let policy = Arc::clone(service.limiter.policy());
-                let left_out = LeftOut::of(path, from.pick);
+                let telling_left_out = Arc::clone(&left_out);
                 let costs = Arc::clone(&costs);
                 let tell = move |news: News<'_>| {
                     tell(&telling, &known, news);
-                    left_out.warn(news);
+                    if let News::Rules(_) = news {
+                        telling_left_out.warn();
+                    }
                     if let News::Rules(State::Current) | News::Keys(State::Current) = news {
                         costs.warn(&telling);
                     }
@@ -148,6 +154,7 @@ impl Live {
             follower,
             following,
             standing,
+            left_out,
         })
     }
 
@@ -161,6 +168,7 @@ impl Live {
     /// Reads the files again, waits for the outcome and logs it. Blocks.
     pub(crate) fn reload(&self, service: &Service) -> ReloadOutcome {
         let reload = self.reloaded(service);
+        self.left_out.warn();
         let (status, version) = (reload.status(), service.limiter.policy().version());
         match &reload {
             ReloadOutcome::Rejected { why } => warn!(status, version, why, "reload"),
@@ -190,24 +198,29 @@ impl Live {
     }
 }
 
+/// How often to look for files of a rules folder that are not read.
+const LEFT_OUT_EVERY: Duration = Duration::from_secs(10);
+
 /// The files of a rules folder that are not read although they read like rules: named in the log when
 /// they are first seen, because a limit in one of them does not exist.
+#[derive(Debug)]
 struct LeftOut {
     folder: Option<PathBuf>,
     known: Mutex<Vec<PathBuf>>,
 }
 
 impl LeftOut {
-    fn of(path: &Path, pick: Pick) -> Self {
+    fn of(path: Option<&Path>, pick: Pick) -> Self {
+        let path = path.map(Path::to_owned);
         LeftOut {
             // Where every file counts, none is left out.
-            folder: (pick == Pick::Rules).then(|| path.to_owned()),
+            folder: path.filter(|_| pick == Pick::Rules),
             known: Mutex::default(),
         }
     }
 
-    fn warn(&self, news: News<'_>) {
-        let (Some(folder), News::Rules(_)) = (&self.folder, news) else {
+    fn warn(&self) {
+        let Some(folder) = &self.folder else {
             return;
         };
         let found = left_out(folder);
@@ -220,6 +233,20 @@ impl LeftOut {
             );
         }
         *known = found;
+    }
+}
+
+/// Names files that are added later, although nothing else has changed.
+async fn keep_looking(left_out: Weak<LeftOut>) {
+    loop {
+        tokio::time::sleep(LEFT_OUT_EVERY).await;
+        let Some(left_out) = left_out.upgrade() else {
+            return;
+        };
+        let looked = tokio::task::spawn_blocking(move || left_out.warn()).await;
+        if looked.is_err() {
+            return; // the service ends
+        }
     }
 }
 

@@ -124,7 +124,7 @@ fn files_that_are_not_read_are_named_in_the_log() {
     let dir = folder_with_more();
     command.args(["serve", "--rules"]).arg(dir.path());
     let server = Server::spawn(command, dir);
-    for name in ["limits.json", "below/b.yaml"] {
+    let wait_named = |name: &str| {
         let ends = |line: &serde_json::Value| {
             let file = line["file"].as_str().unwrap_or_default();
             file.ends_with(name)
@@ -132,7 +132,11 @@ fn files_that_are_not_read_are_named_in_the_log() {
         let line = server.wait_log(ends);
         let message = line["message"].as_str().unwrap();
         assert!(message.starts_with("not read"), "{line}");
-    }
+    };
+    wait_named("limits.json");
+    wait_named("below/b.yaml");
+    server.write("late.yaml.txt", "version: 1\nrules: []\n");
+    wait_named("late.yaml.txt");
     assert_eq!(ask(&server, "read").status, 429);
     assert_eq!(ask(&server, "json").status, 200, "as the log says");
 }
