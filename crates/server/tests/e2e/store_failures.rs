@@ -62,6 +62,7 @@ fn fails(
     assert_eq!(ready.status, 200, "a node without its store is ready");
     let page = ready.json();
     assert_eq!(page["store"]["exact"], false, "{page}");
+    assert_eq!(node.metric("tidegate_store_exact"), 0);
     assert_eq!(page["store"]["outage"]["kind"], kind, "{page}");
     let counted = node.metric(&format!(r#"tidegate_store_errors_total{{kind="{kind}"}}"#));
     assert!(counted > 0, "{kind}");

@@ -187,8 +187,8 @@ impl SharedSeries {
         page.single(
             "tidegate_store_exact",
             Kind::Gauge,
-            "1 while the store is believed to hold every count.",
-            self.exact.get(),
+            "1 while the store answers and is believed to hold every count.",
+            u64::from(self.is_exact() && !self.is_open()),
         );
         page.single(
             "tidegate_store_losses_total",
