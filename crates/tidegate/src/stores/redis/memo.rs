@@ -109,8 +109,13 @@ impl Memo {
 
     /// Whether the server, which is in its run `run`, has had all that this node remembers until a moment ago.
     pub(super) fn has_all(&self, run: Option<u64>) -> bool {
+        self.has_all_at(Instant::now(), run)
+    }
+
+    fn has_all_at(&self, now: Instant, run: Option<u64>) -> bool {
         let last = *self.last_heartbeat_at.lock();
-        let is_recent = last.is_some_and(|at| at.elapsed() < MAX_SILENCE);
+        let silence = last.map(|at| now.saturating_duration_since(at));
+        let is_recent = silence.is_some_and(|silence| silence < MAX_SILENCE);
         let may_lack = self.lacks.load(Ordering::Acquire);
         is_recent && !may_lack && self.has_met(run) && self.restore_point.lock().is_restored()
     }
@@ -201,7 +206,8 @@ mod tests {
 
     #[test]
     fn a_server_has_all_once_a_heartbeat_says_that_it_was_restored() {
-        let (memo, life) = (Memo::default(), Life(3));
+        let (memo, life, begun) = (Memo::default(), Life(3), Instant::now());
+        let has_all = |run| memo.has_all_at(begun, Some(run));
         let beat = |restored| {
             memo.note_heartbeat(7, b"run", Nanos::from_secs(1));
             let reply = HeartbeatReply {
@@ -212,18 +218,20 @@ mod tests {
             };
             memo.restore_point.lock().note(restored, &reply);
         };
-        assert!(!memo.has_all(Some(7)), "no heartbeat yet");
+        assert!(!has_all(7), "no heartbeat yet");
         beat(None);
-        assert!(!memo.has_all(Some(7)), "not restored");
+        assert!(!has_all(7), "not restored");
         beat(Some(life));
-        assert!(memo.has_all(Some(7)));
-        assert!(!memo.has_all(Some(8)), "another run");
+        assert!(has_all(7));
+        assert!(!has_all(8), "another run");
+        let later = Instant::now() + MAX_SILENCE;
+        assert!(!memo.has_all_at(later, Some(7)), "silent since");
         memo.receive_slots(&Memo::default(), SourceState::Unrestored, &[Slot(5)]);
-        assert!(!memo.has_all(Some(7)), "hash slots have come");
+        assert!(!has_all(7), "hash slots have come");
         assert_eq!(memo.take_lacking(), [Slot(5)]);
         assert_eq!(memo.take_lacking(), [], "once");
-        assert!(!memo.has_all(Some(7)), "and are not restored yet");
+        assert!(!has_all(7), "and are not restored yet");
         beat(Some(life));
-        assert!(memo.has_all(Some(7)));
+        assert!(has_all(7));
     }
 }
