@@ -4,23 +4,23 @@
 //! The following itself is the library's, or that of [`xds`]; here the news become log lines
 //! and metrics, and the series of rules are found when they come into force.
 
-use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+mod left_out;
+mod reload_costs;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::clock::Clock;
-use tidegate::identity::keys::{Digest, Holder, KeyTable};
-use tidegate::live::{Pick, State, left_out};
+use tidegate::live::State;
 use tidegate::{Follower, News, Policy, Reading};
-use tidegate_core::rules::{
-    Entry, LiftedLimits, Mode, Rule, RuleSet, SourceFile, Warning, freed_descriptors, lifted_blocks,
-};
-use tidegate_core::units::Nanos;
+use tidegate_core::rules::{SourceFile, Warning};
 use tracing::{info, warn};
 
-use crate::config::{LogSubjects, RulesFrom};
-use crate::denials::listed_subject;
+use self::left_out::LeftOut;
+use self::reload_costs::ReloadCosts;
+use crate::config::RulesFrom;
 use crate::first_config::ConfigSource;
 use crate::logs::Shown;
 use crate::service::Service;
@@ -115,7 +115,7 @@ impl Live {
         let costs = Arc::<ReloadCosts>::default();
         let path = from.path.as_deref();
         let left_out = Arc::new(LeftOut::of(path, from.pick));
-        tokio::spawn(keep_looking(Arc::downgrade(&left_out)));
+        tokio::spawn(left_out::keep_looking(Arc::downgrade(&left_out)));
         let follower = match &from.path {
             None => {
                 in_force(service, "rules", &mut locked(&standing));
@@ -196,226 +196,6 @@ impl Live {
     pub(crate) fn stale(&self) -> Option<String> {
         locked(&self.standing).stale()
     }
-}
-
-/// How often to look for files of a rules folder that are not read.
-const LEFT_OUT_EVERY: Duration = Duration::from_secs(10);
-
-/// The files of a rules folder that are not read although they read like rules: named in the log when
-/// they are first seen, because a limit in one of them does not exist.
-#[derive(Debug)]
-struct LeftOut {
-    folder: Option<PathBuf>,
-    known: Mutex<Vec<PathBuf>>,
-}
-
-impl LeftOut {
-    fn of(path: Option<&Path>, pick: Pick) -> Self {
-        let path = path.map(Path::to_owned);
-        LeftOut {
-            // Where every file counts, none is left out.
-            folder: path.filter(|_| pick == Pick::Rules),
-            known: Mutex::default(),
-        }
-    }
-
-    fn warn(&self) {
-        let Some(folder) = &self.folder else {
-            return;
-        };
-        let found = left_out(folder);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for file in found.iter().filter(|file| !known.contains(file)) {
-            let file = Shown(&file.to_string_lossy()).to_string();
-            warn!(
-                file,
-                "not read: only *.yaml and *.yml files in the rules folder itself are; rename or move it"
-            );
-        }
-        *known = found;
-    }
-}
-
-/// Names files that are added later, although nothing else has changed.
-async fn keep_looking(left_out: Weak<LeftOut>) {
-    loop {
-        tokio::time::sleep(LEFT_OUT_EVERY).await;
-        let Some(left_out) = left_out.upgrade() else {
-            return;
-        };
-        let looked = tokio::task::spawn_blocking(move || left_out.warn()).await;
-        if looked.is_err() {
-            return; // the service ends
-        }
-    }
-}
-
-/// What a reload costs: rules and blocks that it drops or switches off, because nobody who lost a file of a rules folder would
-/// notice that its limits are gone, and rates that it moves, because counts are kept by the place of a rate in its list.
-#[derive(Default)]
-struct ReloadCosts {
-    known: Mutex<Option<InForce>>,
-}
-
-/// The rules and keys that were in force last.
-struct InForce {
-    rules: Arc<RuleSet>,
-    keys: Option<Arc<KeyTable>>,
-}
-
-impl ReloadCosts {
-    /// How many are named.
-    const MAX_NAMED: usize = 10;
-
-    fn warn(&self, service: &Service) {
-        let policy = service.limiter.policy().get();
-        let (rules, keys) = (&policy.rules, policy.keys.as_deref());
-        let now_in_force = InForce {
-            rules: Arc::clone(rules),
-            keys: policy.keys.clone(),
-        };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(before) = known.replace(now_in_force) else {
-            return;
-        };
-        let now = service.clock.now();
-        if !Arc::ptr_eq(&before.rules, rules) {
-            warn_of_rules(&before.rules, rules);
-            warn_of_blocks(&before.rules, rules, now, service.log_subjects);
-        }
-        if let Some(before) = before.keys
-            && !keys.is_some_and(|keys| std::ptr::eq(keys, &*before))
-        {
-            warn_of_keys(rules, &before, keys, now);
-        }
-    }
-}
-
-/// Warns of rules of `before` that limit less in `after`, or count anew. Limits of descriptors may share a name:
-/// what is said of a rule holds for all rules that have its name now.
-fn warn_of_rules(before: &RuleSet, after: &RuleSet) {
-    let mut found: HashMap<&str, Vec<&Rule>> = HashMap::new();
-    for rule in after.rules() {
-        found.entry(rule.name().as_str()).or_default().push(rule);
-    }
-    let names = |is_meant: &dyn Fn(&Rule, &[&Rule]) -> bool| -> Vec<&str> {
-        let new = |old: &Rule| found.get(old.name().as_str()).map_or(&[][..], |new| new);
-        let chosen = before.rules().iter().filter(|old| is_meant(old, new(old)));
-        chosen.map(|old| old.name().as_str()).collect()
-    };
-    if let Some((count, rules)) = named(&names(&|_, new| new.is_empty())) {
-        warn!(
-            count,
-            rules, "rules are no longer in force, their limits are gone"
-        );
-    }
-    let is_eased = |old: &Rule, new: &[&Rule]| {
-        old.mode() == Mode::Enforce
-            && !new.is_empty()
-            && new.iter().all(|new| new.mode() != Mode::Enforce)
-    };
-    if let Some((count, rules)) = named(&names(&is_eased)) {
-        warn!(
-            count,
-            rules, "rules no longer deny, because their mode is now off or shadow"
-        );
-    }
-    let limits = LiftedLimits::new(before, after);
-    let is_lifted =
-        |old: &Rule, new: &[&Rule]| !new.is_empty() && new.iter().all(|new| limits.lifts(old, new));
-    if let Some((count, rules)) = named(&names(&is_lifted)) {
-        warn!(
-            count,
-            rules,
-            "rules no longer limit some or all of their clients, because a rate is gone or unlimited, `concurrent` is gone, or an unlimited rule replaces them"
-        );
-    }
-    let freed = freed_descriptors(before, after);
-    let is_freed = |old: &Rule, new: &[&Rule]| {
-        let denies = new.iter().any(|new| new.mode() == Mode::Enforce);
-        denies && freed.names.contains(old.name().as_str())
-    };
-    if let Some((count, rules)) = named(&names(&is_freed)) {
-        warn!(
-            count,
-            rules,
-            "limits of descriptors no longer hold for some values, because a descriptor without a limit comes first or an unlimited one replaces them"
-        );
-    }
-    if freed.is_cut {
-        warn!("too many descriptors to find out whether a limit no longer holds for some values");
-    }
-    let is_moved = |old: &Rule, new: &[&Rule]| new.iter().any(|new| is_reordered(old, new));
-    if let Some((count, rules)) = named(&names(&is_moved)) {
-        warn!(
-            count,
-            rules,
-            "rates have changed their place in the list of a rule and begin anew; put new rates at the end"
-        );
-    }
-}
-
-/// Whether a rate of `old` is still there, at another place.
-fn is_reordered(old: &Rule, new: &Rule) -> bool {
-    let windows = |rule: &Rule| -> Vec<Nanos> {
-        let limits = rule.limits(None, "").iter();
-        limits.map(|limit| limit.per()).collect()
-    };
-    let (old, new) = (windows(old), windows(new));
-    let old = old.iter().enumerate();
-    let mut moved = old.filter(|(place, window)| new.get(*place) != Some(window));
-    moved.any(|(_, window)| new.contains(window))
-}
-
-/// Warns of clients that `before` blocks and `after` does not.
-fn warn_of_blocks(before: &RuleSet, after: &RuleSet, now: Nanos, shown: LogSubjects) {
-    let lifted = lifted_blocks(before, after, now);
-    let texts = |entries: &[&Entry]| -> Vec<String> {
-        let first = entries.iter().take(ReloadCosts::MAX_NAMED);
-        first
-            .map(|entry| listed_subject(&entry.whom, shown))
-            .collect()
-    };
-    if let count @ 1.. = lifted.dropped.len() {
-        let entries = texts(&lifted.dropped).join(", ");
-        warn!(
-            count,
-            entries,
-            "entries of `block` are no longer in force, these clients are no longer blocked"
-        );
-    }
-    if let count @ 1.. = lifted.allowed.len() {
-        let entries = texts(&lifted.allowed).join(", ");
-        warn!(
-            count,
-            entries, "new entries of `allow` override `block`, these clients are no longer blocked"
-        );
-    }
-}
-
-/// Warns of keys that the lists blocked under the names that `before` gave them, and no longer do.
-fn warn_of_keys(rules: &RuleSet, before: &KeyTable, after: Option<&KeyTable>, now: Nanos) {
-    let is_unblocked = |(digest, holder): &(Digest, Holder<'_>)| {
-        let is_blocked = |name| rules.blocks_key(name, digest.as_bytes(), now);
-        let name = || after.and_then(|keys| keys.get(digest)).map(|now| now.name);
-        is_blocked(holder.name) && !is_blocked(name().unwrap_or_default())
-    };
-    let unblocked: Vec<_> = before.iter().filter(is_unblocked).collect();
-    if let count @ 1.. = unblocked.len() {
-        let first = unblocked.iter().take(ReloadCosts::MAX_NAMED);
-        let keys: Vec<_> = first.map(|(digest, _)| digest.to_string()).collect();
-        warn!(
-            count,
-            keys = keys.join(", "),
-            "keys are no longer blocked, because the keys file no longer lists them under the names in `block`, or lists them under one in `allow`; block them by their digests"
-        );
-    }
-}
-
-/// How many there are, and the first of them; nothing if there are none.
-fn named(names: &[&str]) -> Option<(usize, String)> {
-    let first = &names[..names.len().min(ReloadCosts::MAX_NAMED)];
-    (!names.is_empty()).then(|| (names.len(), first.join(", ")))
 }
 
 impl Standing {
