@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::observe::{DurabilityState, JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
 use tidegate::resilience::{self, PendingUnits, Resilient};
@@ -15,8 +14,8 @@ use tidegate::stores::redis::{Fault, Redis, RedisConfig, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::rules::RuleSet;
 use tidegate_core::store::{
-    Charge, ChargeSet, FailureKind, Granted, Held, Hold, Inspection, NodeId, Outcome, Refund,
-    Refunded, Reserve, RunId, Seed, Settle, Settled, Singles, Store, StoreError, Terms,
+    Charge, ChargeSet, FailureCause, FailureKind, Granted, Held, Hold, Inspection, NodeId, Outcome,
+    Refund, Refunded, Reserve, RunId, Seed, Settle, Settled, Singles, Store, StoreError, Terms,
     Unacknowledged,
 };
 use tokio::sync::Notify;
@@ -38,6 +37,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// How often to look whether the store still has the secret: often enough that a newcomer waits for it
 /// (`Redis::awaits_secret`).
 const CHECK_SECRET: Duration = Duration::from_millis(500);
+/// How long a node waits for a connection before it reports that it has none.
+const REACHED_WITHIN: Duration = Duration::from_secs(1);
 /// What happens without the store.
 pub(crate) const LOCAL: &str = "this node decides by its share of each limit";
 /// How long to wait before looking whether decisions are exact.
@@ -62,8 +63,6 @@ pub(crate) struct Shared {
     health: Arc<StoreHealth>,
     /// Rung when the store has lost something.
     lost: Arc<Notify>,
-    /// Why this node may not count there, if it is known.
-    refusal: Mutex<Option<String>>,
 }
 
 /// How a store is. Names no address, user or secret.
@@ -145,7 +144,6 @@ impl Counters {
             series,
             health,
             lost,
-            refusal: Mutex::default(),
         }))
     }
 
@@ -418,7 +416,8 @@ pub(crate) fn why_not_met(limiter: &Limiter<Counters>) -> String {
         return String::new();
     };
     let fault = shared.bare.last_fault().map(|fault| fault.to_string());
-    let known = fault.or_else(|| shared.refusal.lock().clone());
+    let refused = || Some(shared.health.outage()?.cause.to_string());
+    let known = fault.or_else(refused);
     known.unwrap_or_else(|| "it does not answer in time".to_owned())
 }
 
@@ -435,7 +434,7 @@ impl Shared {
     async fn await_restored_secret(&self) {
         let mut logged = false;
         loop {
-            self.bare.ready().await;
+            self.reached().await;
             if !matches!(self.bare.awaits_secret().await, Ok(true)) {
                 return;
             }
@@ -447,38 +446,57 @@ impl Shared {
         }
     }
 
-    /// Asks for the secret until this node may count there; says once why it may not.
+    /// Asks for the secret until this node may count there; reports why it may not.
     async fn agreed<F>(&self, ask: impl Fn() -> F) -> Secret
     where
         F: Future<Output = Result<Secret, SecretError>>,
     {
-        let (mut attempts, mut reported) = (0_u32, None);
+        let mut attempts = 0_u32;
         loop {
             attempts += 1;
-            self.bare.ready().await;
-            let refusal = match ask().await {
+            self.reached().await;
+            let cause = match ask().await {
                 Ok(secret) => {
-                    *self.refusal.lock() = None;
+                    let errors = self.store.failures().total();
+                    if let Some(report) = self.health.admitted(Instant::now(), errors) {
+                        report.log();
+                    }
                     return secret;
                 }
                 Err(SecretError::Gone) => continue,
-                Err(refusal) => refusal,
-            };
-            if !matches!(refusal, SecretError::Store(_)) {
-                self.bare.lock();
-            }
-            let why = refusal.to_string();
-            *self.refusal.lock() = Some(why.clone());
-            // One call that fails may be that of a connection that was just replaced.
-            let is_transient = matches!(refusal, SecretError::Store(_)) && attempts == 1;
-            if !is_transient && reported.as_ref() != Some(&why) {
-                // The line of an outage has named the cause already.
-                if !matches!(refusal, SecretError::Store(_)) || self.health.outage().is_none() {
-                    error!("{why}; {LOCAL}");
+                // One call that fails may be that of a connection that was just replaced.
+                Err(SecretError::Store(_)) if attempts == 1 => None,
+                Err(SecretError::Store(fault)) => Some(fault.cause()),
+                Err(refusal) => {
+                    self.bare.lock();
+                    Some(FailureCause::new(FailureKind::Other, refusal.to_string()))
                 }
-                reported = Some(why);
+            };
+            if let Some(cause) = cause {
+                self.refused(&cause);
             }
             tokio::time::sleep(ASK_AGAIN).await;
+        }
+    }
+
+    /// Waits until the store can be asked, and reports why it cannot.
+    async fn reached(&self) {
+        while timeout(REACHED_WITHIN, self.bare.ready()).await.is_err() {
+            if let Some(fault) = self.bare.last_fault() {
+                self.refused(&fault.cause());
+            }
+        }
+    }
+
+    /// Reports why this node does not count in the store. One that does is admitted: its calls report what fails.
+    fn refused(&self, cause: &FailureCause) {
+        if !self.bare.is_locked() {
+            return;
+        }
+        let failures = self.store.failures();
+        failures.record(cause);
+        if let Some(report) = self.health.refused(Instant::now(), cause, failures.total()) {
+            report.log();
         }
     }
 }

@@ -8,7 +8,7 @@ use tidegate::resilience::{ClockNews, Event, FailureCounts, Level};
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
-use crate::store_health::StoreHealth;
+use crate::store_health::{StoreHealth, StoreReport};
 
 /// What clocks that disagree call for.
 const APART: &str = "the store's clock and this node's are apart; decisions follow the store's, \
@@ -37,12 +37,8 @@ impl StoreObserver {
         self.series.notice(event);
         let (now, errors) = (Instant::now(), self.failures.total());
         match event {
-            Event::BreakerOpened { cause } => self.health.opened(now, cause, errors).log(),
-            Event::BreakerClosed => {
-                if let Some(report) = self.health.closed(now, errors) {
-                    report.log();
-                }
-            }
+            Event::BreakerOpened { cause } => log(self.health.opened(now, cause, errors)),
+            Event::BreakerClosed => log(self.health.closed(now, errors)),
             Event::Lost => {
                 warn!("the store has lost counts, or another took over; putting them back");
                 self.lost.notify_one();
@@ -69,6 +65,12 @@ impl StoreObserver {
             ),
             Event::Clock(news) => log_clock(*news),
         }
+    }
+}
+
+fn log(report: Option<StoreReport>) {
+    if let Some(report) = report {
+        report.log();
     }
 }
 

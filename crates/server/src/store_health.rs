@@ -1,9 +1,9 @@
 //! The log lines about failures of the shared store.
 //!
-//! The first line of an outage names the cause and the cure. While the outage lasts, a line names another
-//! cause when the cause changes, and one line a minute counts the errors. The last line says how long it
-//! was. So the number of lines does not depend on the number of requests. Time and counts are injected;
-//! only `StoreReport::log` writes.
+//! An outage lasts while the breaker is open, or while this node may not count in a store that it reaches. Its
+//! first line names the cause and the cure. While it lasts, a line names another cause when the cause changes, and
+//! one line a minute counts the errors. The last line says how long it was. So the number of lines does not depend
+//! on the number of requests. Time and counts are injected; only `StoreReport::log` writes.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,15 @@ const CAUSE_STABLE: Duration = Duration::from_secs(2);
 
 /// What was reported of the store.
 #[derive(Debug, Default)]
-pub(crate) struct StoreHealth(Mutex<Option<StoreOutage>>);
+pub(crate) struct StoreHealth(Mutex<Health>);
+
+#[derive(Debug, Default)]
+struct Health {
+    breaker_is_open: bool,
+    /// This node is not admitted to the store: it has not met it, or the nodes there have another secret.
+    is_refused: bool,
+    outage: Option<StoreOutage>,
+}
 
 /// An outage that lasts.
 #[derive(Clone, Debug)]
@@ -54,26 +62,41 @@ pub(crate) enum StoreReport {
 
 impl StoreHealth {
     /// The breaker opened. `errors` is how many there were since the start of this process.
-    pub(crate) fn opened(&self, now: Instant, cause: &FailureCause, errors: u64) -> StoreReport {
-        *self.0.lock() = Some(StoreOutage {
-            since: now,
-            cause: cause.clone(),
-            errors_before: errors,
-            reported_at: now,
-            differs_since: None,
-        });
-        StoreReport::Failed {
-            cause: cause.clone(),
-        }
+    pub(crate) fn opened(
+        &self,
+        now: Instant,
+        cause: &FailureCause,
+        errors: u64,
+    ) -> Option<StoreReport> {
+        let mut health = self.0.lock();
+        health.breaker_is_open = true;
+        health.begin(now, cause, errors)
     }
 
     /// The breaker closed.
     pub(crate) fn closed(&self, now: Instant, errors: u64) -> Option<StoreReport> {
-        let outage = self.0.lock().take()?;
-        Some(StoreReport::Recovered {
-            lasted: now.saturating_duration_since(outage.since),
-            errors: errors.saturating_sub(outage.errors_before),
-        })
+        let mut health = self.0.lock();
+        health.breaker_is_open = false;
+        health.end(now, errors)
+    }
+
+    /// This node may not count in the store.
+    pub(crate) fn refused(
+        &self,
+        now: Instant,
+        cause: &FailureCause,
+        errors: u64,
+    ) -> Option<StoreReport> {
+        let mut health = self.0.lock();
+        health.is_refused = true;
+        health.begin(now, cause, errors)
+    }
+
+    /// This node may count there.
+    pub(crate) fn admitted(&self, now: Instant, errors: u64) -> Option<StoreReport> {
+        let mut health = self.0.lock();
+        health.is_refused = false;
+        health.end(now, errors)
     }
 
     /// Time passes. `last` is the cause of the last error.
@@ -83,8 +106,8 @@ impl StoreHealth {
         last: Option<FailureCause>,
         errors: u64,
     ) -> Option<StoreReport> {
-        let mut outage = self.0.lock();
-        let outage = outage.as_mut()?;
+        let mut health = self.0.lock();
+        let outage = health.outage.as_mut()?;
         let since = |then| now.saturating_duration_since(then);
         let other = last.filter(|last| last.kind != outage.cause.kind);
         let differs_since = other.as_ref().map(|_| outage.differs_since.unwrap_or(now));
@@ -107,7 +130,36 @@ impl StoreHealth {
 
     /// The outage, if there is one.
     pub(crate) fn outage(&self) -> Option<StoreOutage> {
-        self.0.lock().clone()
+        self.0.lock().outage.clone()
+    }
+}
+
+impl Health {
+    /// The first line, unless there is an outage already: then [`StoreHealth::tick`] reports another cause.
+    fn begin(&mut self, now: Instant, cause: &FailureCause, errors: u64) -> Option<StoreReport> {
+        if self.outage.is_some() {
+            return None;
+        }
+        self.outage = Some(StoreOutage {
+            since: now,
+            cause: cause.clone(),
+            errors_before: errors,
+            reported_at: now,
+            differs_since: None,
+        });
+        let cause = cause.clone();
+        Some(StoreReport::Failed { cause })
+    }
+
+    fn end(&mut self, now: Instant, errors: u64) -> Option<StoreReport> {
+        if self.breaker_is_open || self.is_refused {
+            return None;
+        }
+        let outage = self.outage.take()?;
+        Some(StoreReport::Recovered {
+            lasted: now.saturating_duration_since(outage.since),
+            errors: errors.saturating_sub(outage.errors_before),
+        })
     }
 }
 
@@ -158,7 +210,7 @@ mod tests {
         assert_eq!(health.closed(began, 7), None, "there was no outage");
         let auth = cause(FailureKind::Auth);
         let first = health.opened(began, &auth, 7);
-        assert_eq!(first, StoreReport::Failed { cause: auth });
+        assert_eq!(first, Some(StoreReport::Failed { cause: auth }));
         let last = health.closed(began + seconds(5), 32);
         let recovered = StoreReport::Recovered {
             lasted: seconds(5),
@@ -166,6 +218,28 @@ mod tests {
         };
         assert_eq!(last, Some(recovered));
         assert_eq!(health.tick(began + seconds(500), None, 32), None);
+    }
+
+    /// A server of a cluster answers pings and may refuse every call.
+    #[test]
+    fn an_outage_lasts_until_the_breaker_is_closed_and_the_node_is_admitted() {
+        let (health, began) = (StoreHealth::default(), Instant::now());
+        let clusterdown = cause(FailureKind::Clusterdown);
+        let failed = StoreReport::Failed {
+            cause: clusterdown.clone(),
+        };
+        assert_eq!(health.refused(began, &clusterdown, 1), Some(failed));
+        assert_eq!(health.refused(began + seconds(1), &clusterdown, 2), None);
+        let silent = cause(FailureKind::Silent);
+        assert_eq!(health.opened(began + seconds(2), &silent, 3), None);
+        assert_eq!(health.closed(began + seconds(3), 4), None);
+        assert_eq!(health.outage().unwrap().since, began);
+        let recovered = StoreReport::Recovered {
+            lasted: seconds(4),
+            errors: 4,
+        };
+        assert_eq!(health.admitted(began + seconds(4), 5), Some(recovered));
+        assert_eq!(health.admitted(began + seconds(5), 5), None);
     }
 
     /// An outage of an hour is 60 lines, not one for each of its errors.

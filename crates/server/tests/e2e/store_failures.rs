@@ -87,6 +87,40 @@ fn joining_a_healthy_store_is_no_error() {
     }
 }
 
+/// Such a store answers pings, so the breaker stays closed. The page had no outage and the metrics no error.
+#[test]
+fn a_store_that_was_never_met_is_an_outage() {
+    for (scheme, cause, cure) in [
+        ("redis", "CLUSTERDOWN", "bring the missing part"),
+        (
+            "redis+cluster",
+            "no slot of the cluster is served",
+            "see whether the cluster was created",
+        ),
+    ] {
+        let redis = Redis::start(Program::Redis7, &["--cluster-enabled", "yes"]);
+        let url = format!("{scheme}://127.0.0.1:{}", redis.port());
+        let node = Server::with(RULES, &["--store", &url]);
+        let line = node.wait_log(|line| {
+            let message = line["message"].as_str().unwrap_or_default();
+            message.starts_with("the store fails: ")
+        });
+        let message = line["message"].as_str().unwrap();
+        assert!(message.contains(cause) && message.contains(cure), "{line}");
+        let page = node.admin_get("/readyz?verbose").json();
+        assert_eq!(page["store"]["outage"]["kind"], "clusterdown", "{page}");
+        assert!(
+            page["store"]["errors"]["clusterdown"].as_u64() > Some(0),
+            "{page}"
+        );
+        let slots = ["CLUSTER", "ADDSLOTSRANGE", "0", "16383"];
+        assert_eq!(redis.ask(&slots), "OK");
+        node.wait_log(|line| line["message"] == "the store answers again");
+        let page = node.admin_get("/readyz?verbose").json();
+        assert!(page["store"]["outage"].is_null(), "{page}");
+    }
+}
+
 #[test]
 fn a_store_that_is_gone_is_refused() {
     let cure = "see whether the server runs";

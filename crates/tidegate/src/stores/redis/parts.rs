@@ -112,6 +112,11 @@ impl Redis {
         self.gate().unlock();
     }
 
+    /// Whether it counts nothing as yet.
+    pub fn is_locked(&self) -> bool {
+        !self.gate().is_open()
+    }
+
     /// Why there is no connection to a server, if there is none.
     pub fn last_fault(&self) -> Option<Fault> {
         match &self.0 {
