@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use tidegate_core::rules::{RuleSet, SourceFile, lint, parse_for};
-use tidegate_core::store::{Abilities, Durability};
+use tidegate_core::store::{Abilities, Durability, OnStoreLate};
 
 fn read(text: &str, store: Abilities) -> Result<RuleSet, String> {
     let name = "rules.yaml";
@@ -56,6 +56,30 @@ fn a_durable_rule_may_wait_longer_unless_it_says_otherwise() {
     assert_eq!(budget("durability: none"), None);
     assert_eq!(budget("durability: replica"), Some(50));
     assert_eq!(budget("durability: replica, budget: 8ms"), Some(8));
+}
+
+/// Requests in flight when a replica stalls are late, and passed although their rule denies without the store.
+#[test]
+fn a_durable_rule_that_denies_without_the_store_denies_when_late() {
+    for (rest, want) in [
+        ("on_store_failure: deny", OnStoreLate::Local),
+        ("durability: replica", OnStoreLate::Local),
+        (
+            "durability: replica, on_store_failure: deny",
+            OnStoreLate::Deny,
+        ),
+        (
+            "durability: replica, on_store_failure: deny, on_store_late: local",
+            OnStoreLate::Local,
+        ),
+    ] {
+        let set = read(&rule(rest), Abilities::SCRIPTS).unwrap();
+        assert_eq!(set.rules()[0].terms().on_late, want, "{rest}");
+    }
+    let defaults = "version: 1\ndefaults: { durability: replica, on_store_failure: deny, on_store_late: local }\n\
+                    rules:\n  - { name: a, by: global, rate: 9/hour }\n";
+    let set = read(defaults, Abilities::SCRIPTS).unwrap();
+    assert_eq!(set.rules()[0].terms().on_late, OnStoreLate::Local);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::head::Defaults;
 use super::slots::Report;
 use super::yaml::Node;
 use crate::algorithms::Precision;
-use crate::store::{Abilities, Durability, Keeps};
+use crate::store::{Abilities, Durability, Keeps, OnStoreFailure, OnStoreLate};
 use crate::units::Nanos;
 
 pub(crate) const DURABILITIES: [(&str, Durability); 4] = {
@@ -66,6 +66,15 @@ pub(crate) fn precision(durability: Durability, store: Abilities) -> Precision {
     match durability {
         Durability::Disk => Precision::Script,
         _ => store.precision,
+    }
+}
+
+/// What decides on a late reply if the rule does not say. Units that must be safe before they are granted, or else
+/// are denied, are not granted on old news either.
+pub(crate) fn usual_on_late(durability: Durability, on_failure: OnStoreFailure) -> OnStoreLate {
+    match on_failure {
+        OnStoreFailure::Deny if durability.waits() => OnStoreLate::Deny,
+        _ => OnStoreLate::Local,
     }
 }
 

@@ -52,7 +52,7 @@ slots!(DefaultSlots {
 pub(crate) struct Defaults {
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) on_store_failure: OnStoreFailure,
-    pub(crate) on_store_late: OnStoreLate,
+    pub(crate) on_store_late: Option<OnStoreLate>,
     pub(crate) durability: Durability,
 }
 
@@ -164,8 +164,7 @@ pub(crate) fn defaults(node: Node<'_>, report: &mut Report<'_>) -> Defaults {
             .unwrap_or_default(),
         on_store_late: slots
             .on_store_late
-            .and_then(|node| on_store_late(node, report))
-            .unwrap_or_default(),
+            .and_then(|node| on_store_late(node, report)),
         durability: choice(&slots.durability, "durability", &DURABILITIES, report),
     }
 }

@@ -150,6 +150,10 @@ impl<'d> RuleReader<'d, '_> {
         let name = RuleName::new(name?);
         // Only of a rule that takes its place: they say whose they are by it.
         read.replaces.extend(replaces);
+        let on_failure = slots
+            .on_store_failure
+            .and_then(|node| on_store_failure(node, report))
+            .unwrap_or(defaults.on_store_failure);
         read.rules.push(Rule {
             name,
             kind: RuleKind::Match,
@@ -160,14 +164,12 @@ impl<'d> RuleReader<'d, '_> {
             mode: choice(&slots.mode, "mode", &MODES, report),
             unit: slots.unit.and_then(|node| self.unit(node, report)),
             terms: Terms {
-                on_failure: slots
-                    .on_store_failure
-                    .and_then(|node| on_store_failure(node, report))
-                    .unwrap_or(defaults.on_store_failure),
+                on_failure,
                 on_late: slots
                     .on_store_late
                     .and_then(|node| on_store_late(node, report))
-                    .unwrap_or(defaults.on_store_late),
+                    .or(defaults.on_store_late)
+                    .unwrap_or_else(|| durability::usual_on_late(durability, on_failure)),
                 budget: span(&slots.budget, "budget", report)
                     .or_else(|| durability::usual_budget(durability)),
                 durability,
