@@ -352,16 +352,13 @@ fn in_force(service: &Service, what: &str, standing: &mut Standing) {
         "rules in force"
     );
     *reload.hash.lock() = hash;
-    // Limits of a control plane have no warnings.
-    if what != "xds" {
-        let (version, warnings) = (policy.version(), policy.lint(service.clock.now()));
-        log_warnings(&warnings, what, version, standing.linted.as_ref());
-        standing.linted = Some((version, warnings));
-    }
+    let (version, warnings) = (policy.version(), policy.lint(service.clock.now()));
+    log_warnings(&warnings, what, version, standing.linted.as_ref());
+    standing.linted = Some((version, warnings));
 }
 
 /// Logs what `tidegate lint` says of rules that come into force: the first few in words, the others counted.
-/// Of what was logged last, nothing is repeated for the same version or for other keys under the same rules.
+/// Of what was logged last, nothing is repeated for the same version, or where the rules of the files are the same.
 fn log_warnings(
     warnings: &[Warning],
     what: &str,
@@ -370,7 +367,7 @@ fn log_warnings(
 ) {
     const MAX_LOGGED: usize = 10;
     let repeated = match last {
-        Some((known, last)) if *known == version || what == "keys" => &last[..],
+        Some((known, last)) if *known == version || what != "rules" => &last[..],
         _ => &[],
     };
     let identity = |warning: &'_ Warning| (warning.place.clone(), warning.message.clone());

@@ -104,6 +104,26 @@ async fn what_a_control_plane_says_is_in_force_and_acknowledged() {
     );
 }
 
+/// A first configuration takes no limit away, so that no reload warns of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_domain_without_limits_is_named() {
+    let plane = Plane::open().await;
+    let mut empty = yearly("shop", "k", 1);
+    empty.descriptors[0].rate_limit = None;
+    let (server, mut talk) = told(&plane, &[empty.clone()]).await;
+    let says = |line: &serde_json::Value| {
+        let message = line["message"].as_str().unwrap_or_default();
+        line["level"] == "WARN" && message.contains("has no limits in the domain `shop`")
+    };
+    let line = server.wait_log(says);
+    let message = line["message"].as_str().unwrap();
+    assert!(message.starts_with("xds/shop: "), "{message}");
+    talk.tell("2", &[empty, yearly("other", "k", 1)]).await;
+    assert_eq!(ask(&server, "other", "a"), 200);
+    let lines = server.lines();
+    assert_eq!(lines.iter().filter(|(_, line)| says(line)).count(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_resource_is_refused_with_every_fault_and_the_old_ones_stay() {
     let plane = Plane::open().await;
