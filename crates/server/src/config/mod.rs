@@ -139,9 +139,9 @@ pub(crate) enum BadConfig {
         "--http, --grpc, --resp and --admin are all off, so nobody could ask anything; open one of them"
     )]
     NothingOpen,
-    /// A certificate without a key, or clients that are to be known by certificates without TLS.
+    /// A setting without the one that it is about.
     #[error("{given} needs {missing}; write both, or neither")]
-    HalfOfTls {
+    Half {
         given: &'static str,
         missing: &'static str,
     },

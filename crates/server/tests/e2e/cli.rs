@@ -61,6 +61,10 @@ fn usage_is_2_and_says_what_to_write() {
             "--grpc-client-san",
             "n",
         ],
+        &["--require-store"],
+        &["--nodes", "3"],
+        &["--resp-password-file", "p"],
+        &["--metrics-path", "/m"],
     ] {
         check(&[&["serve"], half].concat(), 2, "write both, or neither");
     }
