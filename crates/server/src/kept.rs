@@ -11,6 +11,7 @@ use tracing::warn;
 
 use crate::counters::{self, Counters};
 use crate::data;
+use crate::net::occasional::OccasionalLine;
 use crate::pending::PendingFile;
 use crate::roster::{NotKept, Roster, RosterFile};
 use crate::service::Service;
@@ -116,18 +117,22 @@ fn hold(folder: &Path) -> Result<Option<RosterFile>, NotKept> {
 /// Writes what is pending every 100 ms while there is anything, and once more when there is nothing left. A
 /// long list is written less often: no more than a tenth of the time is spent on it.
 async fn follow_pending(service: Arc<Service>, file: Arc<PendingFile>) {
-    let mut written = Vec::new();
+    let (mut written, failed) = (Vec::new(), OccasionalLine::new());
     loop {
         let began = Instant::now();
         let pending = counters::pending(&service.limiter);
         if pending != written {
             let (writing, next) = (Arc::clone(&file), pending.clone());
             let done = tokio::task::spawn_blocking(move || writing.write(&next));
-            if let Ok(Err(error)) = done.await {
-                let path = file.path().display();
-                warn!(%path, %error, "pending charges cannot be kept");
+            match done.await {
+                Ok(Err(error)) => {
+                    if let Some(attempts) = failed.count() {
+                        let path = file.path().display();
+                        warn!(%path, %error, attempts, "pending charges cannot be kept");
+                    }
+                }
+                _ => written = pending,
             }
-            written = pending;
         }
         tokio::time::sleep(PENDING_EVERY.max(10 * began.elapsed())).await;
     }
