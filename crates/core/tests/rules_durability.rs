@@ -80,6 +80,12 @@ fn a_durable_rule_that_denies_without_the_store_denies_when_late() {
                     rules:\n  - { name: a, by: global, rate: 9/hour }\n";
     let set = read(defaults, Abilities::SCRIPTS).unwrap();
     assert_eq!(set.rules()[0].terms().on_late, OnStoreLate::Local);
+    let defaults = "version: 1\ndefaults: { durability: replica, on_store_failure: deny }\nrules:\n  \
+                    - { name: a, by: global, rate: 9/hour }\n  \
+                    - { name: b, by: global, rate: 9/hour, on_store_failure: local }\n";
+    let set = read(defaults, Abilities::SCRIPTS).unwrap();
+    let found: Vec<_> = set.rules().iter().map(|r| r.terms().on_late).collect();
+    assert_eq!(found, [OnStoreLate::Deny, OnStoreLate::Local]);
 }
 
 #[test]

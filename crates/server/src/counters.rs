@@ -37,8 +37,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// How often to look whether the store still has the secret: often enough that a newcomer waits for it
 /// (`Redis::awaits_secret`).
 const CHECK_SECRET: Duration = Duration::from_millis(500);
-/// How long a node waits for a connection before it reports that it has none.
-const REACHED_WITHIN: Duration = Duration::from_secs(1);
+/// How long a node waits for a connection before it reports why it has none.
+const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// What happens without the store.
 pub(crate) const LOCAL: &str = "this node decides by its share of each limit";
 /// How long to wait before looking whether decisions are exact.
@@ -404,8 +404,11 @@ pub(crate) async fn give_back(limiter: &Limiter<Counters>) {
     }
 }
 
-/// Says why the store cannot be used.
-pub(crate) fn tell_fault(limiter: &Limiter<Counters>) {
+/// Logs why the store is not joined, unless the line of an outage has the cause.
+pub(crate) fn log_not_joined(limiter: &Limiter<Counters>) {
+    if limiter.store().condition().outage.is_some() {
+        return;
+    }
     let fault = why_not_met(limiter);
     warn!(fault, "the store is not met yet; {LOCAL}");
 }
@@ -434,7 +437,7 @@ impl Shared {
     async fn await_restored_secret(&self) {
         let mut logged = false;
         loop {
-            self.reached().await;
+            self.connected().await;
             if !matches!(self.bare.awaits_secret().await, Ok(true)) {
                 return;
             }
@@ -454,11 +457,11 @@ impl Shared {
         let mut attempts = 0_u32;
         loop {
             attempts += 1;
-            self.reached().await;
+            self.connected().await;
             let cause = match ask().await {
                 Ok(secret) => {
                     let errors = self.store.failures().total();
-                    if let Some(report) = self.health.admitted(Instant::now(), errors) {
+                    if let Some(report) = self.health.joined(Instant::now(), errors) {
                         report.log();
                     }
                     return secret;
@@ -473,29 +476,31 @@ impl Shared {
                 }
             };
             if let Some(cause) = cause {
-                self.refused(&cause);
+                self.failed_to_join(&cause);
             }
             tokio::time::sleep(ASK_AGAIN).await;
         }
     }
 
-    /// Waits until the store can be asked, and reports why it cannot.
-    async fn reached(&self) {
-        while timeout(REACHED_WITHIN, self.bare.ready()).await.is_err() {
+    /// Waits for a connection, and reports why there is none.
+    async fn connected(&self) {
+        while timeout(REPORT_AFTER, self.bare.ready()).await.is_err() {
             if let Some(fault) = self.bare.last_fault() {
-                self.refused(&fault.cause());
+                self.failed_to_join(&fault.cause());
             }
         }
     }
 
-    /// Reports why this node does not count in the store. One that does is admitted: its calls report what fails.
-    fn refused(&self, cause: &FailureCause) {
+    /// Reports why this node has not joined the store. Does nothing once it has: failed calls are reported by the
+    /// breaker then.
+    fn failed_to_join(&self, cause: &FailureCause) {
         if !self.bare.is_locked() {
             return;
         }
         let failures = self.store.failures();
         failures.record(cause);
-        if let Some(report) = self.health.refused(Instant::now(), cause, failures.total()) {
+        let (now, errors) = (Instant::now(), failures.total());
+        if let Some(report) = self.health.not_joined(now, cause, errors) {
             report.log();
         }
     }

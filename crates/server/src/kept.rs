@@ -1,6 +1,7 @@
 //! What a node that shares its store keeps in `--data` over a restart, and when it is written: the list of
 //! nodes, the secret of the store, and the charges that are pending.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -117,21 +118,22 @@ fn hold(folder: &Path) -> Result<Option<RosterFile>, NotKept> {
 /// Writes what is pending every 100 ms while there is anything, and once more when there is nothing left. A
 /// long list is written less often: no more than a tenth of the time is spent on it.
 async fn follow_pending(service: Arc<Service>, file: Arc<PendingFile>) {
-    let (mut written, failed) = (Vec::new(), OccasionalLine::new());
+    // The file may hold charges from before a restart that are in the store by now.
+    let (mut written, failed) = (None, OccasionalLine::new());
     loop {
         let began = Instant::now();
         let pending = counters::pending(&service.limiter);
-        if pending != written {
+        if Some(&pending) != written.as_ref() {
             let (writing, next) = (Arc::clone(&file), pending.clone());
             let done = tokio::task::spawn_blocking(move || writing.write(&next));
-            match done.await {
-                Ok(Err(error)) => {
+            match done.await.map_err(io::Error::other).flatten() {
+                Ok(()) => written = Some(pending),
+                Err(error) => {
                     if let Some(attempts) = failed.count() {
                         let path = file.path().display();
                         warn!(%path, %error, attempts, "pending charges cannot be kept");
                     }
                 }
-                _ => written = pending,
             }
         }
         tokio::time::sleep(PENDING_EVERY.max(10 * began.elapsed())).await;

@@ -148,7 +148,7 @@ impl Live {
                     costs.warn(&telling);
                 }
             };
-            Following::start(plane, taking(service), Box::new(tell))
+            Following::start(plane, taking(service), Arc::new(tell))
         });
         Ok(Live {
             follower,
@@ -379,7 +379,11 @@ fn log_warnings(
         warn!("{warning}");
     }
     if let more @ 1.. = fresh.count().saturating_sub(MAX_LOGGED) {
-        warn!(more, "the rules have more warnings, see `tidegate lint`");
+        let cure = match what {
+            "xds" => "correct those above first",
+            _ => "see `tidegate lint`",
+        };
+        warn!(more, "the rules have more warnings; {cure}");
     }
 }
 

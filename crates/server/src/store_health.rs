@@ -1,14 +1,14 @@
 //! The log lines about failures of the shared store.
 //!
-//! An outage lasts while the breaker is open, or while this node may not count in a store that it reaches. Its
-//! first line names the cause and the cure. While it lasts, a line names another cause when the cause changes, and
+//! An outage lasts while the breaker is open, or while this node has not joined the store: it reaches no server that
+//! serves, or the nodes there have another secret. Its first line names the cause and the cure. While it lasts, a line names another cause when the cause changes, and
 //! one line a minute counts the errors. The last line says how long it was. So the number of lines does not depend
 //! on the number of requests. Time and counts are injected; only `StoreReport::log` writes.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tidegate_core::store::FailureCause;
+use tidegate_core::store::{FailureCause, FailureKind};
 use tracing::{info, warn};
 
 use crate::counters::LOCAL;
@@ -25,8 +25,8 @@ pub(crate) struct StoreHealth(Mutex<Health>);
 #[derive(Debug, Default)]
 struct Health {
     breaker_is_open: bool,
-    /// This node is not admitted to the store: it has not met it, or the nodes there have another secret.
-    is_refused: bool,
+    /// Why this node has not joined the store, if it has not.
+    not_joined: Option<FailureCause>,
     outage: Option<StoreOutage>,
 }
 
@@ -80,26 +80,27 @@ impl StoreHealth {
         health.end(now, errors)
     }
 
-    /// This node may not count in the store.
-    pub(crate) fn refused(
+    /// This node tried to join the store and could not.
+    pub(crate) fn not_joined(
         &self,
         now: Instant,
         cause: &FailureCause,
         errors: u64,
     ) -> Option<StoreReport> {
         let mut health = self.0.lock();
-        health.is_refused = true;
+        health.not_joined = Some(cause.clone());
         health.begin(now, cause, errors)
     }
 
-    /// This node may count there.
-    pub(crate) fn admitted(&self, now: Instant, errors: u64) -> Option<StoreReport> {
+    /// This node has joined.
+    pub(crate) fn joined(&self, now: Instant, errors: u64) -> Option<StoreReport> {
         let mut health = self.0.lock();
-        health.is_refused = false;
+        health.not_joined = None;
         health.end(now, errors)
     }
 
-    /// Time passes. `last` is the cause of the last error.
+    /// Time passes. `last` is the cause of the last error. A node that has not joined has another cause of its own:
+    /// its pings fail because it has not joined.
     pub(crate) fn tick(
         &self,
         now: Instant,
@@ -107,9 +108,10 @@ impl StoreHealth {
         errors: u64,
     ) -> Option<StoreReport> {
         let mut health = self.0.lock();
+        let last = health.not_joined.clone().or(last);
         let outage = health.outage.as_mut()?;
         let since = |then| now.saturating_duration_since(then);
-        let other = last.filter(|last| last.kind != outage.cause.kind);
+        let other = last.filter(|last| !is_alike(last, &outage.cause));
         let differs_since = other.as_ref().map(|_| outage.differs_since.unwrap_or(now));
         outage.differs_since = differs_since;
         let report = match other {
@@ -152,7 +154,7 @@ impl Health {
     }
 
     fn end(&mut self, now: Instant, errors: u64) -> Option<StoreReport> {
-        if self.breaker_is_open || self.is_refused {
+        if self.breaker_is_open || self.not_joined.is_some() {
             return None;
         }
         let outage = self.outage.take()?;
@@ -161,6 +163,11 @@ impl Health {
             errors: errors.saturating_sub(outage.errors_before),
         })
     }
+}
+
+/// Texts of one kind vary without being news, except where the kind says nothing.
+fn is_alike(one: &FailureCause, other: &FailureCause) -> bool {
+    one.kind == other.kind && (one.kind != FailureKind::Other || one.text == other.text)
 }
 
 impl StoreReport {
@@ -194,7 +201,6 @@ impl StoreReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_core::store::FailureKind;
 
     fn cause(kind: FailureKind) -> FailureCause {
         FailureCause::new(kind, kind.name())
@@ -222,14 +228,15 @@ mod tests {
 
     /// A server of a cluster answers pings and may refuse every call.
     #[test]
-    fn an_outage_lasts_until_the_breaker_is_closed_and_the_node_is_admitted() {
+    fn an_outage_lasts_until_the_breaker_is_closed_and_the_node_has_joined() {
         let (health, began) = (StoreHealth::default(), Instant::now());
         let clusterdown = cause(FailureKind::Clusterdown);
         let failed = StoreReport::Failed {
             cause: clusterdown.clone(),
         };
-        assert_eq!(health.refused(began, &clusterdown, 1), Some(failed));
-        assert_eq!(health.refused(began + seconds(1), &clusterdown, 2), None);
+        assert_eq!(health.not_joined(began, &clusterdown, 1), Some(failed));
+        let again = health.not_joined(began + seconds(1), &clusterdown, 2);
+        assert_eq!(again, None);
         let silent = cause(FailureKind::Silent);
         assert_eq!(health.opened(began + seconds(2), &silent, 3), None);
         assert_eq!(health.closed(began + seconds(3), 4), None);
@@ -238,8 +245,30 @@ mod tests {
             lasted: seconds(4),
             errors: 4,
         };
-        assert_eq!(health.admitted(began + seconds(4), 5), Some(recovered));
-        assert_eq!(health.admitted(began + seconds(5), 5), None);
+        assert_eq!(health.joined(began + seconds(4), 5), Some(recovered));
+        assert_eq!(health.joined(began + seconds(5), 5), None);
+    }
+
+    /// A store comes back with another secret. Pings fail while the node may not join, and their cause hid that.
+    #[test]
+    fn the_cause_of_not_joining_is_reported_over_that_of_pings() {
+        let (health, began) = (StoreHealth::default(), Instant::now());
+        let ping = cause(FailureKind::Refused);
+        health.opened(began, &ping, 0);
+        let tries = |text, from: u64| {
+            let refusal = FailureCause::new(FailureKind::Other, text);
+            let lines = (from..from + 10).filter_map(|second| {
+                let now = began + seconds(second);
+                assert_eq!(health.not_joined(now, &refusal, second), None);
+                health.tick(now, Some(ping.clone()), second)
+            });
+            lines.collect::<Vec<_>>()
+        };
+        for (text, from) in [("another secret", 1), ("no secret", 20)] {
+            let cause = FailureCause::new(FailureKind::Other, text);
+            let changed = StoreReport::CauseChanged { cause };
+            assert_eq!(tries(text, from), [changed]);
+        }
     }
 
     /// An outage of an hour is 60 lines, not one for each of its errors.

@@ -69,9 +69,9 @@ pub(crate) fn precision(durability: Durability, store: Abilities) -> Precision {
     }
 }
 
-/// What decides on a late reply if the rule does not say. Units that must be safe before they are granted, or else
-/// are denied, are not granted on old news either.
-pub(crate) fn usual_on_late(durability: Durability, on_failure: OnStoreFailure) -> OnStoreLate {
+/// What decides on a late reply if the rule does not say. A durable rule that denies without the store also denies
+/// on a late reply, because the charge may not be safe yet.
+pub(crate) fn default_on_late(durability: Durability, on_failure: OnStoreFailure) -> OnStoreLate {
     match on_failure {
         OnStoreFailure::Deny if durability.waits() => OnStoreLate::Deny,
         _ => OnStoreLate::Local,

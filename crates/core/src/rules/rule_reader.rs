@@ -169,7 +169,7 @@ impl<'d> RuleReader<'d, '_> {
                     .on_store_late
                     .and_then(|node| on_store_late(node, report))
                     .or(defaults.on_store_late)
-                    .unwrap_or_else(|| durability::usual_on_late(durability, on_failure)),
+                    .unwrap_or_else(|| durability::default_on_late(durability, on_failure)),
                 budget: span(&slots.budget, "budget", report)
                     .or_else(|| durability::usual_budget(durability)),
                 durability,

@@ -19,7 +19,7 @@ use super::{Exit, ServeArgs, complain, warnings};
 use crate::address::{Address, Place};
 use crate::config::{BadConfig, Layer, Reset, Settings};
 use crate::counters::{
-    self, Counters, exact, give_back, join, keep_secret, tell_fault, why_not_met,
+    self, Counters, exact, give_back, join, keep_secret, log_not_joined, why_not_met,
 };
 use crate::data;
 use crate::drain::{Drain, End, Signals, until_ended};
@@ -388,7 +388,7 @@ async fn join_soon(
         }
     };
     if !met {
-        tell_fault(&service.limiter);
+        log_not_joined(&service.limiter);
     }
     Ok(())
 }

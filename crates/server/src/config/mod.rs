@@ -139,12 +139,17 @@ pub(crate) enum BadConfig {
         "--http, --grpc, --resp and --admin are all off, so nobody could ask anything; open one of them"
     )]
     NothingOpen,
-    /// A setting without the one that it is about.
+    /// A setting that has no effect without another one.
     #[error("{given} needs {missing}; write both, or neither")]
-    Half {
+    MissingSetting {
         given: &'static str,
         missing: &'static str,
     },
+    /// One node of several that would count alone.
+    #[error(
+        "{given} needs a store that nodes share, and counters are in memory; name one with --store, or leave {given} out"
+    )]
+    NeedsSharedStore { given: &'static str },
     /// An alarm that would come before its warning.
     #[error(
         "--clock-alarm {alarm} is below --clock-warn {warn}, so nobody would be warned; write more"

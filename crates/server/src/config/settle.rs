@@ -28,8 +28,9 @@ impl Layer {
         let grpc_tls = self.grpc_tls()?;
         self.check_zeros()?;
         let admin_hosts = names("--admin-host", self.admin_host.as_deref())?;
-        self.check_halves()?;
-        let store = StoreChoice::of(self.store)?;
+        self.check_listeners()?;
+        let store = StoreChoice::of(self.store.clone())?;
+        self.check_shared(&store)?;
         let memory_cap = self.memory_cap.unwrap_or(Size(512 << 20));
         if memory_cap.0 < LEAST_MEMORY {
             return Err(BadConfig::TooLittleMemory);
@@ -113,36 +114,37 @@ impl Layer {
         }
     }
 
-    /// What is asked of a part of the service that is not there. A node that is one of several must not count alone
-    /// because its store was forgotten.
-    fn check_halves(&self) -> Result<(), BadConfig> {
-        let (no_store, no_resp) = (self.store.is_none(), self.resp.is_none());
-        let is_one_of_several = self.nodes.is_some_and(|nodes| nodes > 1);
-        let required = self.require_store == Some(true);
-        let (password, path) = (&self.resp_password_file, &self.metrics_path);
-        let halves = [
-            (no_store && required, "--require-store", "--store"),
-            (no_store && is_one_of_several, "--nodes", "--store"),
-            (
-                no_resp && password.is_some(),
-                "--resp-password-file",
-                "--resp",
-            ),
-            (
-                self.metrics.is_none() && path.is_some(),
-                "--metrics-path",
-                "--metrics",
-            ),
-        ];
-        match halves.into_iter().find(|(is_half, ..)| *is_half) {
-            Some((_, given, missing)) => Err(BadConfig::Half { given, missing }),
-            None => Ok(()),
+    /// A node that is one of several must not count alone because its store was forgotten.
+    fn check_shared(&self, store: &StoreChoice) -> Result<(), BadConfig> {
+        if matches!(store, StoreChoice::Redis(_)) {
+            return Ok(());
         }
+        if self.require_store == Some(true) {
+            let given = "--require-store";
+            return Err(BadConfig::NeedsSharedStore { given });
+        }
+        if self.nodes.is_some_and(|nodes| nodes > 1) {
+            let given = "--nodes";
+            return Err(BadConfig::NeedsSharedStore { given });
+        }
+        Ok(())
+    }
+
+    /// Settings of a listener that was forgotten. One that is switched off may have them, in a file for example.
+    fn check_listeners(&self) -> Result<(), BadConfig> {
+        let missing = |given, missing| Err(BadConfig::MissingSetting { given, missing });
+        if self.resp.is_none() && self.resp_password_file.is_some() {
+            return missing("--resp-password-file", "--resp");
+        }
+        if self.metrics.is_none() && self.metrics_path.is_some() {
+            return missing("--metrics-path", "--metrics");
+        }
+        Ok(())
     }
 
     /// The files of TLS on the gRPC door, if it is to have any.
     fn grpc_tls(&self) -> Result<Option<Files>, BadConfig> {
-        let half = |given, missing| Err(BadConfig::Half { given, missing });
+        let half = |given, missing| Err(BadConfig::MissingSetting { given, missing });
         match (&self.grpc_cert, &self.grpc_key) {
             (Some(_), None) => half("--grpc-cert", "--grpc-key"),
             (None, Some(_)) => half("--grpc-key", "--grpc-cert"),

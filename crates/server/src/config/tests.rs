@@ -144,6 +144,35 @@ fn zero_is_no_number_of_connections_nodes_or_milliseconds() {
     }
 }
 
+/// Such a node counted in its own memory, without a warning.
+#[test]
+fn one_node_of_several_needs_a_store_that_nodes_share() {
+    let settled = |text: &str| {
+        let settled = file(text).unwrap().settle();
+        settled.err().map(|error| error.to_string())
+    };
+    for alone in [
+        "require_store: true\n",
+        "nodes: 3\n",
+        "nodes: 3\nstore: memory\n",
+    ] {
+        let message = settled(alone).unwrap_or_default();
+        assert!(
+            message.contains("name one with --store"),
+            "{alone}{message}"
+        );
+    }
+    for right in [
+        "require_store: false\n",
+        "nodes: 1\n",
+        "nodes: 3\nrequire_store: true\nstore: redis://127.0.0.1\n",
+        "resp: off\nresp_password_file: p\n",
+        "metrics: off\nmetrics_path: /m\n",
+    ] {
+        assert_eq!(settled(right), None, "{right}");
+    }
+}
+
 /// A client of the second name of `a, b` was denied, because its certificate has no ` b`.
 #[test]
 fn blanks_around_names_do_not_count_and_what_is_no_name_is_an_error() {

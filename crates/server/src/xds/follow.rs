@@ -20,7 +20,7 @@ pub(crate) type Resources<'a> = [(&'a str, &'a [u8])];
 /// Puts resources in force, or says every fault of theirs.
 pub(crate) type Take = Arc<dyn Fn(&Resources<'_>) -> Result<(), String> + Send + Sync>;
 /// Hears what happens.
-pub(crate) type Tell = Box<dyn Fn(News<'_>) + Send + Sync>;
+pub(crate) type Tell = Arc<dyn Fn(News<'_>) + Send + Sync>;
 
 /// What happens between us and a control plane.
 #[derive(Clone, Copy, Debug)]
@@ -129,39 +129,30 @@ impl Follower {
             RESOURCE => self.hand_over(message.clone()).await,
             kind => Err(format!("`{}` was not asked for", kind.escape_default())),
         };
-        let (told, refusal) = match &taken {
-            Ok(()) => (
-                News::Taken {
-                    version: answer.version,
-                },
-                None,
-            ),
-            Err(why) => (
-                News::Refused {
-                    version: answer.version,
-                    why,
-                },
-                Some(why.as_str()),
-            ),
-        };
-        (self.tell)(told);
-        if taken.is_ok() {
-            self.version = answer.version.to_owned();
+        let version = answer.version;
+        match &taken {
+            Ok(()) => self.version = version.to_owned(),
+            Err(why) => (self.tell)(News::Refused { version, why }),
         }
         let ask = Ask {
             version: &self.version,
             nonce: answer.nonce,
-            refusal,
+            refusal: taken.as_ref().err().map(String::as_str),
         };
         Ok(ask.write(None))
     }
 
     /// Off the threads that answer requests: ten thousand limits take their time.
     async fn hand_over(&self, message: Bytes) -> Result<(), String> {
-        let take = Arc::clone(&self.take);
+        let (take, tell) = (Arc::clone(&self.take), Arc::clone(&self.tell));
         let taken = spawn_blocking(move || {
             let answer = Answer::read(&message).map_err(|error| error.to_string())?;
-            take(&answer.resources)
+            take(&answer.resources)?;
+            // Lint looks at all of them.
+            tell(News::Taken {
+                version: answer.version,
+            });
+            Ok(())
         });
         taken.await.unwrap_or_else(|_| {
             Err("the loader panicked on these resources: please report it".to_owned())

@@ -61,8 +61,6 @@ fn usage_is_2_and_says_what_to_write() {
             "--grpc-client-san",
             "n",
         ],
-        &["--require-store"],
-        &["--nodes", "3"],
         &["--resp-password-file", "p"],
         &["--metrics-path", "/m"],
     ] {

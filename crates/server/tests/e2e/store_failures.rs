@@ -121,6 +121,33 @@ fn a_store_that_was_never_met_is_an_outage() {
     }
 }
 
+/// Pings of a node that may not join fail too, and their cause must not hide this one.
+#[test]
+fn a_store_that_a_node_may_not_join_is_an_outage_with_its_cause() {
+    let redis = Redis::redis7();
+    redis.ask(&["SET", "tg:ctl:secret", "check:of-others"]);
+    let node = Server::with(RULES, &["--store", &redis.url()]);
+    for (cause, next) in [
+        ("have their secret from a file", "of another program"),
+        ("another program wrote it", "check:of-others"),
+        ("have their secret from a file", "check:of-others"),
+    ] {
+        wait_for(cause, || {
+            let page = node.admin_get("/readyz?verbose").json();
+            let shown = page["store"]["outage"]["cause"].as_str()?;
+            shown.contains(cause).then_some(())
+        });
+        redis.ask(&["SET", "tg:ctl:secret", next]);
+    }
+    node.wait_log(|line| {
+        let message = line["message"].as_str().unwrap_or_default();
+        message.starts_with("the store fails for another reason: ")
+            && message.contains("from a file")
+    });
+    redis.ask(&["DEL", "tg:ctl:secret"]);
+    node.wait_log(|line| line["message"] == "the store answers again");
+}
+
 #[test]
 fn a_store_that_is_gone_is_refused() {
     let cure = "see whether the server runs";

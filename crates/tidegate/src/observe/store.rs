@@ -240,7 +240,7 @@ fn expose_failures(page: &mut Exposition, failures: &FailureCounts) {
     page.family(
         "tidegate_store_errors_total",
         Kind::Counter,
-        "Calls and pings of the store that failed, by the kind of the failure.",
+        "Calls, pings and attempts to join the store that failed, by the kind of the failure.",
     );
     for kind in FailureKind::ALL {
         page.sample(&[("kind", kind.name())], failures.of(kind));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tidegate_core::store::{FailureCause, FailureKind};
 
-/// Counts of failures. Calls and pings are counted alike.
+/// Counts of failures. Calls, pings and attempts to join are counted alike.
 #[derive(Debug, Default)]
 pub struct FailureCounts {
     by_kind: [AtomicU64; FailureKind::ALL.len()],
@@ -13,7 +13,7 @@ pub struct FailureCounts {
 }
 
 impl FailureCounts {
-    /// A call or a ping failed.
+    /// A call, a ping or an attempt to join failed.
     pub fn record(&self, cause: &FailureCause) {
         self.by_kind[cause.kind as usize].fetch_add(1, Ordering::Relaxed);
         let mut last = self.last.lock();

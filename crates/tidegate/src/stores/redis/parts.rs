@@ -112,7 +112,7 @@ impl Redis {
         self.gate().unlock();
     }
 
-    /// Whether it counts nothing as yet.
+    /// Whether scripts are locked out, see [`Redis::lock`].
     pub fn is_locked(&self) -> bool {
         !self.gate().is_open()
     }
