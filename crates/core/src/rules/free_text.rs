@@ -36,7 +36,10 @@ pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
     let is_expression = match header {
         Some(_) => is_anchored(text) || has_signs(text),
         // A name may end with `$`, and `DOMAIN\dave` has a backslash.
-        None => is_nginx(text) || text.starts_with('^') || text.starts_with(".*"),
+        None => {
+            let begins = text.starts_with('^') || text.starts_with(".*");
+            begins || is_nginx(text) || has_group(text)
+        }
     };
     if is_expression {
         return Some(
@@ -74,12 +77,15 @@ fn has_signs(text: &str) -> bool {
     let signs = [
         "(?", "[^", "[0-9", "[a-z", "[A-Z", r"\d", r"\w", r"\s", r"\b", r"\.", r"\/",
     ];
-    // The comment of a user agent has blanks: `(Linux; U|X)`.
-    let has_alternatives = text.split('(').skip(1).any(|rest| {
+    has_group(text) || has_cases(text) || signs.iter().any(|sign| text.contains(sign))
+}
+
+/// Alternatives in parentheses. The comment of a user agent has blanks: `(Linux; U|X)`.
+fn has_group(text: &str) -> bool {
+    text.split('(').skip(1).any(|rest| {
         let inner = rest.split_once(')').map_or("", |(inner, _)| inner);
         inner.contains('|') && !inner.contains([' ', ';'])
-    });
-    has_alternatives || has_cases(text) || signs.iter().any(|sign| text.contains(sign))
+    })
 }
 
 /// A letter in both cases in brackets: `[Bb]`.
@@ -107,13 +113,17 @@ fn has_dot_star(text: &str) -> bool {
     places.any(|(at, _)| !text[..at].ends_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether `|` stands between values, as in `curl|wget` and `free | pro`. Ids of users such as `auth0|5f7c8` are one value.
+/// Whether `|` stands between values, as in `curl|wget` and `free | pro`. Ids of users such as `auth0|5f7c8` are one
+/// value; plain words such as `admin|root` are none.
 fn has_alternatives(name: &str, text: &str) -> bool {
     let may_be_id = name == "user" || name.contains("user") && !name.contains("agent");
-    let is_one = |part: &str| !part.contains(|c: char| c.is_whitespace() || matches!(c, '(' | ';'));
-    let is_value = |part: &str| !part.is_empty() && !part.contains('?') && is_one(part);
-    let is_meant = text.contains(" | ") || !may_be_id;
-    text.contains('|') && is_meant && text.split('|').map(str::trim).all(is_value)
+    let is_value =
+        |part: &str| !part.contains(|c: char| c.is_whitespace() || matches!(c, '(' | ';' | '?'));
+    let is_word = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphabetic());
+    let parts = text.split('|').map(str::trim);
+    let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
+    let is_meant = !may_be_id || text.contains(" | ") || parts.iter().all(|part| is_word(part));
+    is_meant && parts.len() > 1 && parts.iter().all(|part| is_value(part))
 }
 
 /// Whether commas stand between values, as in `free, pro`, `curl/*, wget/*` and `Basic *, Bearer *`. `Acme, Inc.`, `1,000`,
@@ -211,6 +221,10 @@ mod tests {
             ("plan", "free|pro"),
             ("domain", "web|api"),
             ("user", "ada | bob"),
+            ("user", "admin|root"),
+            ("user", "admin||root"),
+            ("user", "(admin|root)"),
+            ("org", "(acme|beta)"),
             ("header.x-tenant", "a.example, b.example"),
         ] {
             assert_eq!(finding(name, text), Doubted, "{name} {text}");
@@ -254,6 +268,7 @@ mod tests {
             ("user", r"DOMAIN\dave"),
             ("user", "HOST01$"),
             ("user", "auth0|abc"),
+            ("user", "google-oauth2|1077"),
             ("user", "team.*"),
             ("user", "*@example.com"),
             ("org", "Acme, Inc."),

@@ -17,6 +17,13 @@ pub(super) fn check(text: &str) -> Result<(), String> {
             path.escape_debug()
         ));
     }
+    if let Some((host, path)) = with_origin(text) {
+        return Err(format!(
+            "but a path has no origin; write `path: {}` and `host: {}`",
+            path.escape_debug(),
+            host.escape_debug()
+        ));
+    }
     check_beginning(text)?;
     if text.contains(['?', '#']) {
         return Err("but a path has no query; write what stands before `?` or `#`".to_owned());
@@ -24,13 +31,60 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     if is_several(text) {
         return Err("which is several paths in one text; write a list: [/login, /signup]".into());
     }
+    if text.contains('|') {
+        return Err(
+            "which is several paths in one text; write a list: [/login, /signup], or %7C for a `|` in a path"
+                .to_owned(),
+        );
+    }
     if text.split('/').any(is_named) {
         return Err("in which a segment has a name; write `*` for it".into());
+    }
+    if text.contains(['[', ']']) {
+        return Err(
+            "in which brackets are no choice of letters; write `*` or a list: [/v1/users, /v2/users], or %5B and %5D \
+             for brackets in a path"
+                .to_owned(),
+        );
+    }
+    if text.contains('\\') {
+        return Err(
+            r"in which `\` is a `/`, as in requests; leave it out, because no sign needs it, or write `/`"
+                .to_owned(),
+        );
     }
     Ok(())
 }
 
+/// The host and the path of `http://example.com/login`, also behind a slash.
+fn with_origin(text: &str) -> Option<(&str, &str)> {
+    let text = text.strip_prefix('/').unwrap_or(text);
+    let (scheme, rest) = text.split_once("://")?;
+    if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let (host, _) = rest.split_once('/').unwrap_or((rest, ""));
+    let path = rest.get(host.len()..).unwrap_or_default();
+    Some((host, if path.is_empty() { "/" } else { path }))
+}
+
 fn check_beginning(text: &str) -> Result<(), String> {
+    if let Some(path) = text.strip_prefix('!') {
+        let path = path.trim_start().escape_debug();
+        return Err(format!(
+            "but every path begins with `/`; write `not: {{ path: {path} }}`"
+        ));
+    }
+    if let Some((host, rest)) = text.split_once('/')
+        && (host.contains(['.', ':']) || host.starts_with('$'))
+        && !host.contains('*')
+    {
+        let (host, rest) = (host.escape_debug(), rest.escape_debug());
+        return Err(format!(
+            "but every path begins with `/`; write /{rest}, with `host: {host}` beside it if that is a host, or \
+             /{host}/{rest} if it is not"
+        ));
+    }
     if !text.starts_with(['/', '*']) {
         return Err(format!(
             "but every path begins with `/`; write /{}",
@@ -76,7 +130,7 @@ pub(super) fn doubt_raw(text: &str) -> Option<&'static str> {
     if is_several(text) {
         return Some("which may be several paths in one text; write a list if it is");
     }
-    if is_regular_expression(text) {
+    if is_regular_expression(text) || text.contains(['|', '[', ']', '\\']) {
         return Some(
             "which may be a regular expression and is compared as it is; write `*` within a segment and /** for all below",
         );
@@ -92,6 +146,9 @@ pub(super) fn doubt_raw(text: &str) -> Option<&'static str> {
 
 /// A path that may be right and is probably not: blanks are rare in paths and common between them.
 pub(super) fn doubt(text: &str) -> Option<&'static str> {
+    if text.contains(",*.") {
+        return Some("which may be several patterns in one text; write a list if it is");
+    }
     let has_blank = text.contains(char::is_whitespace);
     has_blank.then_some(
         "which has a blank inside; write %20 if requests have it there, or a list if these are several paths",
@@ -226,6 +283,48 @@ mod tests {
             "/$batch?$top=1",
         ] {
             assert_eq!((check_raw(text), doubt_raw(text)), (Ok(()), None), "{text}");
+        }
+    }
+
+    /// Each passed, and matched nothing beside other paths of the same rule.
+    #[test]
+    fn signs_of_other_languages_are_wrong_and_the_advice_is_a_path_that_requests_have() {
+        for (text, cure) in [
+            ("/login|signup", "write a list"),
+            ("/api/v1|v2/x", "write a list"),
+            ("*.php|*.asp", "write a list"),
+            ("/api/v[12]/users", "write `*` or a list"),
+            ("*.[pP]hp", "write `*` or a list"),
+            (r"/wp-login\.php", "leave it out"),
+            (
+                "http://example.com/login",
+                "write `path: /login` and `host: example.com`",
+            ),
+            (
+                "/https://api.example.com:8443/a/**",
+                "write `path: /a/**` and `host: api.example.com:8443`",
+            ),
+            ("http://example.com", "write `path: /`"),
+            (
+                "example.com/login",
+                "write /login, with `host: example.com`",
+            ),
+            (
+                "localhost:8080/login",
+                "write /login, with `host: localhost:8080`",
+            ),
+            ("$host/login", "write /login, with"),
+            ("!/login", "write `not: { path: /login }`"),
+        ] {
+            let wrong = check(text).unwrap_err();
+            assert!(wrong.contains(cure), "{text} {wrong}");
+        }
+        for right in ["/a%7Cb", "/v%5B1%5D", "/proxy/http:/x", "/a,b"] {
+            assert_eq!((check(right), doubt(right)), (Ok(()), None), "{right}");
+        }
+        assert!(doubt("*.php,*.asp").is_some());
+        for raw in ["/login|signup", "/v[12]", r"/wp-login\.php"] {
+            assert!(doubt_raw(raw).is_some(), "{raw}");
         }
     }
 

@@ -76,6 +76,20 @@ fn meant(name: &str, settings: &[&str]) -> Option<String> {
     let known: Vec<&str> = settings.iter().filter_map(|name| bare(name)).collect();
     let near = meant_name(bare(name)?, &known).map(|near| format!("{PREFIX}{near}"));
     near.or_else(|| called_otherwise(name, settings))
+        .or_else(|| longer_or_shorter(name, settings))
+}
+
+/// `TIDEGATE_RESP_PASSWORD` without `_FILE`, or `TIDEGATE_STORE_URL` with a word too many.
+fn longer_or_shorter(name: &str, settings: &[&str]) -> Option<String> {
+    let begins = |long: &str, short: &str| {
+        let rest = long.strip_prefix(short);
+        rest.is_some_and(|rest| rest.starts_with('_'))
+    };
+    let longer = settings.iter().filter(|setting| begins(setting, name));
+    let shorter = settings.iter().filter(|setting| begins(name, setting));
+    let longer = longer.min_by_key(|setting| setting.len());
+    let near = longer.or_else(|| shorter.max_by_key(|setting| setting.len()));
+    near.map(|near| (*near).to_owned())
 }
 
 /// Whether Kubernetes sets a variable of this name for a Service: `NAME_SERVICE_HOST`,
@@ -141,6 +155,10 @@ mod tests {
             ("TIDEGTE_STORE", "TIDEGATE_STORE"),
             ("TIDEGATE__STORE", "TIDEGATE_STORE"),
             ("TIDEGATE_REDIS_URL", "TIDEGATE_STORE"),
+            ("TIDEGATE_STORE_URL", "TIDEGATE_STORE"),
+            ("TIDEGATE_RULES_FILE", "TIDEGATE_RULES"),
+            ("TIDEGATE_HTTP_PORT", "TIDEGATE_HTTP"),
+            ("TIDEGATE_RESP_PASSWORD", "TIDEGATE_RESP_PASSWORD_FILE"),
         ] {
             let error = error(name, "x").unwrap_or_default();
             let want = format!("`{name}` is no setting; write `{near}`?");
@@ -148,8 +166,6 @@ mod tests {
         }
         let far = error("TIDEGATE_RESP_KEY", "x").unwrap();
         assert!(far.ends_with("lists the settings"), "{far}");
-        let number = error("TIDEGATE_HTTP_PORT", "8080");
-        assert!(number.is_some(), "a number is no variable of Kubernetes");
     }
 
     /// For Services called `tidegate` and `tidegate-admin`, as the kubelet sets them.

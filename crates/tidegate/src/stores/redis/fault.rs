@@ -48,6 +48,7 @@ pub enum Denied {
 const TIMEOUT: &str = "no answer in time";
 const OUT_OF_STEP: &str = "out of step";
 const NO_PRIMARY: &str = "no primary";
+const NO_MAP: &str = "no map of the cluster:";
 const NOT_JOINED: &str = "not joined";
 /// Errors of our own scripts name their place in the text. They end with an error at what they cannot read.
 const IN_SCRIPT: &str = "user_script";
@@ -188,7 +189,7 @@ impl Fault {
     pub(super) fn no_map(detail: &str) -> Fault {
         Fault::made(
             Action::FallBack,
-            "no map",
+            NO_MAP,
             detail,
             "see whether the cluster was created and its slots are served",
         )

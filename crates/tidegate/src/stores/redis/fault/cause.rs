@@ -2,7 +2,7 @@
 
 use tidegate_core::store::{FailureCause, FailureKind};
 
-use super::{Action, Fault, IN_SCRIPT, NO_PRIMARY, OUT_OF_STEP, TIMEOUT};
+use super::{Action, Fault, IN_SCRIPT, NO_MAP, NO_PRIMARY, OUT_OF_STEP, TIMEOUT};
 
 impl Fault {
     /// Why the store does not serve: the kind of this fault and its text.
@@ -28,7 +28,7 @@ impl Fault {
             "READONLY" | "MASTERDOWN" | NO_PRIMARY => FailureKind::Readonly,
             "OOM" => FailureKind::Oom,
             "LOADING" => FailureKind::Loading,
-            "CLUSTERDOWN" | "no server" | "no map" => FailureKind::Clusterdown,
+            "CLUSTERDOWN" | "no server" | NO_MAP => FailureKind::Clusterdown,
             "no TLS" | "bad certificate" => FailureKind::Tls,
             "WRONGTYPE" => FailureKind::Record,
             "ERR" if self.action == Action::Report && self.detail.contains(IN_SCRIPT) => {
