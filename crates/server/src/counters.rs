@@ -369,18 +369,25 @@ pub(crate) fn restore_pending(limiter: &Limiter<Counters>, pending: &[PendingUni
     }
     let policy = limiter.policy().load();
     let counters = shared.store.restore_pending(pending, |of| {
-        let rule = policy.rules.rule(of.rule.as_str())?;
         let counter = Remembered {
             rule: &of.rule,
             rate: of.rate,
-            tag: of.tag,
+            tag: of.limit.tag,
             subject: of.subject,
         };
-        let limit = data::limit_of(&policy.rules, counter)?;
-        Some((limit, *rule.terms()))
+        let of_rule = || {
+            let rule = policy.rules.rule(of.rule.as_str())?;
+            Some((data::limit_of(&policy.rules, counter)?, *rule.terms()))
+        };
+        of_rule().or_else(|| Some((of.limit.compile()?, Terms::USUAL)))
     });
-    let without_rule = pending.len() - counters;
-    info!(counters, without_rule, "pending charges go on");
+    info!(counters, "pending charges go on");
+    if let without_limit @ 1.. = pending.len() - counters {
+        warn!(
+            without_limit,
+            "pending charges of rules that are gone are dropped"
+        );
+    }
 }
 
 /// Gives back what was drawn in advance, at the end of this node: others can use it at once.

@@ -9,12 +9,15 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use tidegate::resilience::PendingUnits;
+use tidegate::resilience::{PendingLimit, PendingUnits};
+use tidegate_core::algorithms::Algorithm;
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 /// The first line: what this is, and in which form.
-const TITLE: &str = "tidegate pending 1";
+const TITLE: &str = "tidegate pending 2";
+/// Without limits, as it was before. Read, and not written any more.
+const TITLE_WITHOUT_LIMITS: &str = "tidegate pending 1";
 
 /// The place of pending charges on disk.
 #[derive(Debug)]
@@ -59,18 +62,22 @@ impl PendingFile {
     }
 }
 
-/// The title, how many there are, and each: subject, rate, tag, units, time, and the rule, whose name may hold
-/// anything but a line break.
+/// The title, how many there are, and each: subject, rate, tag of its limit, units, time, the limit (algorithm, count,
+/// window, capacity), and the rule, whose name may hold anything but a line break.
 fn format(pending: &[PendingUnits]) -> String {
     let mut text = format!("{TITLE}\n{}\n", pending.len());
     for p in pending {
         let subject = p.subject.bits();
         let line = format!(
-            "{subject:032x} {} {:08x} {} {} {}\n",
+            "{subject:032x} {} {:08x} {} {} {} {} {} {} {}\n",
             p.rate,
-            p.tag,
+            p.limit.tag,
             p.units,
             p.at.get(),
+            p.limit.algorithm,
+            p.limit.count,
+            p.limit.per.get(),
+            p.limit.capacity,
             p.rule.as_str()
         );
         text.push_str(&line);
@@ -80,22 +87,49 @@ fn format(pending: &[PendingUnits]) -> String {
 
 fn parse(text: &str) -> Option<Vec<PendingUnits>> {
     let mut lines = text.strip_suffix('\n')?.split('\n');
-    let titled = lines.next()? == TITLE;
+    let has_limits = match lines.next()? {
+        TITLE => true,
+        TITLE_WITHOUT_LIMITS => false,
+        _ => return None,
+    };
     let count: usize = lines.next()?.parse().ok()?;
-    let pending: Vec<PendingUnits> = lines.map(parse_line).collect::<Option<_>>()?;
-    (titled && pending.len() == count).then_some(pending)
+    let parsed = lines.map(|line| {
+        let words = if has_limits { 10 } else { 6 };
+        parse_line(line.splitn(words, ' '), has_limits)
+    });
+    let pending: Vec<PendingUnits> = parsed.collect::<Option<_>>()?;
+    (pending.len() == count).then_some(pending)
 }
 
-fn parse_line(line: &str) -> Option<PendingUnits> {
-    let mut words = line.splitn(6, ' ');
+fn parse_line<'t>(
+    mut words: impl Iterator<Item = &'t str>,
+    has_limit: bool,
+) -> Option<PendingUnits> {
     let subject = words.next().filter(|word| word.len() == 32)?;
     let subject = u128::from_str_radix(subject, 16).ok()?;
+    let rate = words.next()?.parse().ok()?;
+    let tag = u32::from_str_radix(words.next()?, 16).ok()?;
+    let units = words.next()?.parse().ok()?;
+    let at = Nanos::new(words.next()?.parse().ok()?);
+    let mut limit = PendingLimit {
+        tag,
+        algorithm: Algorithm::FixedWindow,
+        count: 0,
+        per: Nanos::ZERO,
+        capacity: 0,
+    };
+    if has_limit {
+        limit.algorithm = Algorithm::from_name(words.next()?)?;
+        limit.count = words.next()?.parse().ok()?;
+        limit.per = Nanos::new(words.next()?.parse().ok()?);
+        limit.capacity = words.next()?.parse().ok()?;
+    }
     Some(PendingUnits {
         subject: Fingerprint::new(subject),
-        rate: words.next()?.parse().ok()?,
-        tag: u32::from_str_radix(words.next()?, 16).ok()?,
-        units: words.next()?.parse().ok()?,
-        at: Nanos::new(words.next()?.parse().ok()?),
+        rate,
+        limit,
+        units,
+        at,
         rule: RuleName::new(words.next().filter(|name| !name.is_empty())?),
     })
 }
@@ -109,7 +143,13 @@ mod tests {
             subject: Fingerprint::new(subject),
             rule: RuleName::new(rule),
             rate: 1,
-            tag: 0xbeef,
+            limit: PendingLimit {
+                tag: 0xbeef,
+                algorithm: Algorithm::TokenBucket,
+                count: 10,
+                per: Nanos::from_secs(60),
+                capacity: 15,
+            },
             units: 7,
             at: Nanos::from_secs(1_700_000_000),
         };
@@ -127,6 +167,18 @@ mod tests {
         assert_eq!(file.read().unwrap(), []);
     }
 
+    /// As the version before wrote it: the limit is that of the rule.
+    #[test]
+    fn a_list_without_limits_is_read() {
+        let text = format!("tidegate pending 1\n1\n{:032x} 1 0000beef 7 99 a rule\n", 5);
+        let [of] = &parse(&text).unwrap()[..] else {
+            panic!("one");
+        };
+        assert_eq!((of.rule.as_str(), of.units, of.rate), ("a rule", 7, 1));
+        assert_eq!(of.limit.tag, 0xbeef);
+        assert_eq!(of.limit.compile(), None);
+    }
+
     #[test]
     fn a_damaged_or_foreign_file_is_an_error_and_no_charge() {
         let text = format(&pending());
@@ -134,7 +186,7 @@ mod tests {
         for end in 0..text.len() {
             assert_eq!(parse(&text[..end]), None, "{end}");
         }
-        assert_eq!(parse(&text.replace("pending 1", "pending 2")), None);
+        assert_eq!(parse(&text.replace("pending 2", "pending 3")), None);
         assert_eq!(parse(&text.replace("\n2\n", "\n3\n")), None);
         let dir = tempfile::tempdir().unwrap();
         let file = PendingFile::new(dir.path());

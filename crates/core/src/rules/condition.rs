@@ -145,8 +145,11 @@ impl Condition {
         match (&self.attribute, &self.wanted) {
             (Attribute::Ip, Wanted::Nets(nets)) => request.ip.is_some_and(|ip| nets.hold(ip)),
             (Attribute::ApiKey, Wanted::Texts(texts)) => {
-                let name = request.api_key.and_then(|key| key.name);
-                name.is_some_and(|name| texts.hold(name))
+                request.api_key.is_some_and(|key| match key.name {
+                    Some(name) => texts.hold(name),
+                    // A key without a name is there nevertheless.
+                    None => texts.globs.iter().any(Glob::is_anything),
+                })
             }
             (Attribute::Priority, Wanted::Texts(texts)) => texts.hold(request.priority().name()),
             (Attribute::Text(name), Wanted::Texts(texts)) => {

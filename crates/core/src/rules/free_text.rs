@@ -53,11 +53,22 @@ pub(super) fn doubt(name: &str, text: &str) -> Option<String> {
             "in which `.*` is a dot and any text; write `*` if any text is meant".to_owned(),
         );
     }
+    if header == Some("content-type") && is_bare_type(text) {
+        return Some(
+            "without what clients send behind it, such as `; charset=utf-8` or `; boundary=x`; write it with `*` at its end"
+                .to_owned(),
+        );
+    }
     let is_list = header.is_some_and(is_of_lists);
     let several = has_alternatives(name, text) || !is_list && are_values(text);
     several.then(|| {
         "which may be several values in one text and is compared as it is; write a list of them if they are".to_owned()
     })
+}
+
+/// A media type without parameters, and not a pattern.
+fn is_bare_type(text: &str) -> bool {
+    text.contains('/') && !text.contains(['*', ';', ',', ' '])
 }
 
 /// `^curl`, `curl$`, `.*bot` and the `~*bot` of nginx.
@@ -214,6 +225,7 @@ mod tests {
             ("header.content-type", "application/json, text/xml"),
             ("header.origin", "https://a.example,https://b.example"),
             ("header.referer", "https://a.example/*, https://b.example/*"),
+            ("header.content-type", "multipart/form-data"),
             ("header.authorization", "Basic *, Bearer *"),
             ("header.x-version", "1.0, 2.0"),
             ("header.x-version", "v1|v2"),
@@ -255,7 +267,7 @@ mod tests {
                 "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8",
             ),
             ("header.accept-encoding", "gzip, deflate, br"),
-            ("header.content-type", "application/vnd.api+json"),
+            ("header.content-type", "application/vnd.api+json*"),
             ("header.content-type", "multipart/form-data; boundary=*"),
             ("header.referer", "https://a.example/*"),
             ("header.referer", "https://a.example/?q=a|b"),

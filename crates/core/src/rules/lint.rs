@@ -10,7 +10,7 @@ mod names;
 mod reach;
 mod tiers;
 
-use super::condition::Wanted;
+use super::condition::{Attribute, Wanted};
 use super::fault::{Place, Warning, shown};
 use super::model::{By, IfMissing, Mode, Rates, Rule, RuleKind};
 use super::rate::{Rate, parse_rate};
@@ -35,6 +35,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         useless_rate(rule, &mut warn);
         client_chosen_subject(rule, guarded, &mut warn);
         invented_keys(rule, set, &mut warn);
+        named_keys(rule, set, &mut warn);
         useless_fields(rule, &mut warn);
         durable_for_seconds(rule, &mut warn);
         counting::check(rule, &mut warn);
@@ -240,6 +241,25 @@ fn invented_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
              own; write one"
                 .to_owned(),
         );
+    }
+}
+
+/// A pattern for names of keys where no key has a name.
+fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
+    if set.keys_file().is_some() {
+        return;
+    }
+    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
+    for condition in conditions.filter(|condition| condition.attribute == Attribute::ApiKey) {
+        let Wanted::Texts(texts) = &condition.wanted else {
+            continue;
+        };
+        if let Some(glob) = texts.globs.iter().find(|glob| !glob.is_anything()) {
+            warn(format!(
+                "matches api_key {}, but without a `keys_file` no key has a name, so that it has no effect; write one",
+                shown(glob.as_str())
+            ));
+        }
     }
 }
 

@@ -56,6 +56,13 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
     if text.contains(SEPARATORS) {
         return Err("which is several methods in one text; write a list: [GET, POST]".to_owned());
     }
+    if let Some(method) = text.strip_prefix('!') {
+        let method = normal_method(method);
+        return Err(format!(
+            "which has a `!`; write `not: {{ method: {} }}`",
+            method.escape_debug()
+        ));
+    }
     let method = normal_method(text);
     if is_known(&method) || Glob::is_glob(text) {
         return Ok(());

@@ -4,6 +4,12 @@ use super::methods;
 
 /// What is wrong with a path that a rule names, and what to write.
 pub(super) fn check(text: &str) -> Result<(), String> {
+    if let Some(path) = of_nginx(text) {
+        return Err(format!(
+            "which is a location of nginx; write {}",
+            path.escape_debug()
+        ));
+    }
     if is_regular_expression(text) {
         return Err(
             "which is a regular expression; write `*` within a segment, /** for all below, and %2E* for a dot and \
@@ -37,8 +43,21 @@ pub(super) fn check(text: &str) -> Result<(), String> {
                 .to_owned(),
         );
     }
-    if text.split('/').any(is_named) {
+    if text.split('/').any(is_catch_all) {
+        return Err(
+            "in which a segment has a name and stands for several; write `**` for it: /files/**"
+                .to_owned(),
+        );
+    }
+    if has_named_segment(text) {
         return Err("in which a segment has a name; write `*` for it".into());
+    }
+    if text.contains("(/") || text.contains("(.") {
+        return Err(
+            "in which a part in parentheses is not optional; write a list: [/users, /users/new], or %28 and %29 for \
+             parentheses in a path"
+                .to_owned(),
+        );
     }
     if text.contains(['[', ']']) {
         return Err(
@@ -54,6 +73,14 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+/// The path of `= /login` and `~ /users`.
+fn of_nginx(text: &str) -> Option<&str> {
+    let (modifier, path) = text.split_once(char::is_whitespace)?;
+    let path = path.trim_start().trim_start_matches('^');
+    let is_modifier = matches!(modifier, "=" | "~" | "~*" | "^~");
+    (is_modifier && path.starts_with('/')).then_some(path)
 }
 
 /// The host and the path of `http://example.com/login`, also behind a slash.
@@ -135,7 +162,7 @@ pub(super) fn doubt_raw(text: &str) -> Option<&'static str> {
             "which may be a regular expression and is compared as it is; write `*` within a segment and /** for all below",
         );
     }
-    if text.contains('/') && text.split('/').any(is_named) {
+    if text.contains('/') && has_named_segment(text) {
         return Some(
             "in which a segment may be a name and is compared as it is; write `*` for any",
         );
@@ -148,6 +175,11 @@ pub(super) fn doubt_raw(text: &str) -> Option<&'static str> {
 pub(super) fn doubt(text: &str) -> Option<&'static str> {
     if text.contains(",*.") {
         return Some("which may be several patterns in one text; write a list if it is");
+    }
+    if has_named_star(text) {
+        return Some(
+            "in which the last segment is any text with that end; write /** for all below",
+        );
     }
     let has_blank = text.contains(char::is_whitespace);
     has_blank.then_some(
@@ -184,10 +216,33 @@ fn is_several(text: &str) -> bool {
     parts.any(|part| part.starts_with('/'))
 }
 
+/// Whether a segment is a variable of a framework: `{id}`, `<id>`, `[id]`, `(id)`, `:id`.
+pub(super) fn has_named_segment(text: &str) -> bool {
+    text.split('/').any(is_named)
+}
+
 fn is_named(segment: &str) -> bool {
     let enclosed = |open, close| segment.starts_with(open) && segment.ends_with(close);
-    let is_enclosed = enclosed('{', '}') || enclosed('<', '>') || enclosed('[', ']');
-    segment.starts_with(':') || is_enclosed
+    let pairs = [('{', '}'), ('<', '>'), ('[', ']'), ('(', ')')];
+    segment.starts_with(':') || pairs.iter().any(|(open, close)| enclosed(*open, *close))
+}
+
+/// `{*path}`, `{proxy+}`, `{path:path}`, `<path:sub>`, `{rest...}`, `[...slug]`, `:rest*`: all that follows.
+fn is_catch_all(segment: &str) -> bool {
+    let name = segment.trim_end_matches(['}', '>', ']', ')']);
+    let marks = ["*", "...", ":path", "<path:"];
+    is_named(segment) && (name.ends_with('+') || marks.iter().any(|mark| segment.contains(mark)))
+}
+
+/// `/files/*path`, as Rails, Gin and Express write it for all below.
+fn has_named_star(text: &str) -> bool {
+    const NAMES: [&str; 12] = [
+        "all", "any", "args", "catchall", "file", "filepath", "path", "proxy", "rest", "slug",
+        "splat", "wildcard",
+    ];
+    let last = text.rsplit_once('/').map_or("", |(_, last)| last);
+    let name = last.strip_prefix('*').unwrap_or_default();
+    NAMES.contains(&name)
 }
 
 #[cfg(test)]
@@ -315,6 +370,20 @@ mod tests {
             ),
             ("$host/login", "write /login, with"),
             ("!/login", "write `not: { path: /login }`"),
+            ("= /login", "write /login"),
+            ("~ ^/users", "write /users"),
+            ("/api/{*path}", "write `**` for it"),
+            ("/{proxy+}", "write `**` for it"),
+            ("/files/{path:path}", "write `**` for it"),
+            ("/files/<path:sub>", "write `**` for it"),
+            ("/files/{rest...}", "write `**` for it"),
+            ("/files/:rest*", "write `**` for it"),
+            ("/files/:rest+", "write `**` for it"),
+            ("/files/[...slug]", "write `**` for it"),
+            ("/files/[[...slug]]", "write `**` for it"),
+            ("/users/(id)", "write `*` for it"),
+            ("/login(.:format)", "write a list"),
+            ("/users(/new)", "write a list"),
         ] {
             let wrong = check(text).unwrap_err();
             assert!(wrong.contains(cure), "{text} {wrong}");
@@ -322,7 +391,10 @@ mod tests {
         for right in ["/a%7Cb", "/v%5B1%5D", "/proxy/http:/x", "/a,b"] {
             assert_eq!((check(right), doubt(right)), (Ok(()), None), "{right}");
         }
-        assert!(doubt("*.php,*.asp").is_some());
+        for doubted in ["*.php,*.asp", "/files/*path", "/*splat"] {
+            assert!(doubt(doubted).is_some(), "{doubted}");
+        }
+        assert_eq!(doubt("/api/*login"), None);
         for raw in ["/login|signup", "/v[12]", r"/wp-login\.php"] {
             assert!(doubt_raw(raw).is_some(), "{raw}");
         }

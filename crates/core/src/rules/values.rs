@@ -21,7 +21,7 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     if text.trim() != text {
         return Err("which has white space at an end; remove it".to_owned());
     }
-    if Glob::is_by_segments(name) && Glob::is_ambiguous(text) {
+    if Glob::is_by_segments(name) && Glob::is_ambiguous(text) && !paths::has_named_segment(text) {
         return Err("in which `**` is not a whole segment; write `*` within a segment".to_owned());
     }
     match name {

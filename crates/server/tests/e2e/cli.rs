@@ -393,7 +393,7 @@ fn a_variable_that_is_no_setting_ends_the_start() {
     for (command, name, near) in [
         ("serve", "TIDEGATE_RULLES", "write `TIDEGATE_RULES`?"),
         ("serve", "TIDEGATE_STOER", "write `TIDEGATE_STORE`?"),
-        ("serve", "TIDEGATE_RESP_COLOUR", "lists the settings"),
+        ("serve", "TIDEGATE_MAX_COLOUR", "lists the settings"),
         ("doctor", "TIDEGATE_STOER", "write `TIDEGATE_STORE`?"),
     ] {
         let mut tidegate = Command::new(BINARY);

@@ -7,6 +7,7 @@ use tidegate_parts::Server as Redis;
 use crate::http::ask;
 use crate::server::{Server, wait_for};
 use crate::window::unit;
+use crate::xds;
 
 /// A node that keeps what it knows in `data`.
 fn node(store: &str, data: &Path) -> Server {
@@ -150,6 +151,53 @@ fn restarts_inside_an_outage_give_no_fresh_share_and_all_is_charged_afterwards()
     wait_for("nothing pending", || {
         (pending(folder(0)) + pending(folder(1)) == 0).then_some(())
     });
+}
+
+/// Limits of Envoy and of Redis clients belong to no rule. Five restarts admitted 5.0 times the limit, and nothing was
+/// charged afterwards.
+#[test]
+fn pending_charges_of_limits_without_a_rule_go_on_too() {
+    let unit = unit();
+    let mut redis = Redis::redis7();
+    let folder = tempfile::tempdir().unwrap();
+    let rules = format!(
+        "domain: shop\ndescriptors:\n  - key: k\n    rate_limit: {{ unit: {unit}, requests_per_unit: 100 }}\n"
+    );
+    let (url, data) = (redis.url(), folder.path().to_str().unwrap());
+    let flags = ["--store", &url, "--store-budget", "30000", "--data", data];
+    let start = || Server::with_resp(&rules, &flags);
+    let count = |node: &Server| {
+        let mut client = node.redis();
+        let by_client = (0..100).map(|_| client.ask("CL.THROTTLE k 99 1 86400").integers()[0]);
+        let by_client = by_client.filter(|denied| *denied == 0).count();
+        let by_envoy = (0..100).map(|_| xds::ask(node, "shop", "a"));
+        (by_client, by_envoy.filter(|status| *status == 200).count())
+    };
+    let mut node = start();
+    kept(folder.path(), 1);
+    redis.kill();
+    assert_eq!(count(&node), (80, 80));
+    for signal in ["TERM", "KILL"] {
+        wait_for("the pending charges", || {
+            (pending(folder.path()) == 160).then_some(())
+        });
+        node.signal(signal);
+        node.wait_end();
+        node = start();
+        assert_eq!(count(&node), (0, 0), "after {signal}");
+    }
+    redis.restart();
+    wait_for("exact decisions", || {
+        (node.metric("tidegate_store_exact") == 1).then_some(())
+    });
+    // Denials are remembered for a moment.
+    let mut rest = (0, 0);
+    wait_for("what is left", || {
+        let (by_client, by_envoy) = count(&node);
+        rest = (rest.0 + by_client, rest.1 + by_envoy);
+        (rest.0.min(rest.1) >= 20).then_some(())
+    });
+    assert_eq!(rest, (20, 20));
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub use self::fallback::Fallback;
 pub(crate) use self::join::join_all;
 pub use self::lease::{Lease, LeaseFacts, Lender};
 pub use self::lenient::{Lenient, Nodes, Overshoot};
-pub use self::pending::PendingUnits;
+pub use self::pending::{PendingLimit, PendingUnits};
 pub use self::settings::{BreakerSettings, Settings};
 use self::spread::AsOne;
 pub use self::spread::{PartWatch, Spread};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::algorithms::Limit;
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::Terms;
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -23,12 +23,50 @@ pub struct PendingUnits {
     pub rule: RuleName,
     /// Which of the rule's rates.
     pub rate: u8,
-    /// The tag of the limit that they were admitted under.
-    pub tag: u32,
+    /// The limit that they were admitted under.
+    pub limit: PendingLimit,
     /// How many.
     pub units: u64,
     /// The store's time by which they are counted.
     pub at: Nanos,
+}
+
+/// A limit as it is kept on disk. Not every limit belongs to a rule: Envoy and clients of `CL.THROTTLE` send theirs
+/// with each request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PendingLimit {
+    /// The tag of its parameters.
+    pub tag: u32,
+    /// How it counts.
+    pub algorithm: Algorithm,
+    /// Units per window.
+    pub count: u64,
+    /// The length of the window.
+    pub per: Nanos,
+    /// Its capacity: the count, or the burst.
+    pub capacity: u64,
+}
+
+impl PendingLimit {
+    fn new(limit: &Limit) -> Self {
+        PendingLimit {
+            tag: limit.tag(),
+            algorithm: limit.algorithm(),
+            count: limit.count(),
+            per: limit.per(),
+            capacity: limit.whole(),
+        }
+    }
+
+    /// The same limit, unless it depends on more than is kept: on a calendar, for example.
+    pub fn compile(&self) -> Option<Limit> {
+        let mut spec = Spec::new(self.algorithm, self.count, self.per);
+        if self.algorithm.takes_burst() {
+            spec = spec.burst(self.capacity);
+        }
+        let limit = Limit::compile(&spec, Precision::Script).ok()?;
+        (limit.tag() == self.tag).then_some(limit)
+    }
 }
 
 impl Memory {
@@ -40,7 +78,7 @@ impl Memory {
                 subject: charge.subject,
                 rule: charge.rule().clone(),
                 rate: charge.rate(),
-                tag: charge.limit.tag(),
+                limit: PendingLimit::new(&charge.limit),
                 units: 0,
                 at,
             });
@@ -56,7 +94,7 @@ impl Memory {
         all.into_values().collect()
     }
 
-    /// Goes on with what was pending before a restart, under the limit that the rule has now.
+    /// Goes on with what was pending before a restart.
     pub(super) fn restore(&self, pending: &PendingUnits, limit: &Limit, terms: Terms) {
         let Some(cost) = Cost::new(pending.units) else {
             return;
@@ -70,5 +108,27 @@ impl Memory {
             terms,
         );
         self.local.owed.restore(charge, pending.at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_limit_is_compiled_again_and_another_is_not() {
+        let hour = Nanos::from_secs(3_600);
+        let plain = |spec: &Spec| Limit::compile(spec, Precision::Script).unwrap();
+        for algorithm in Algorithm::ALL {
+            let limit = plain(&Spec::new(algorithm, 10, hour));
+            assert_eq!(PendingLimit::new(&limit).compile(), Some(limit));
+        }
+        let burst = plain(&Spec::new(Algorithm::TokenBucket, 10, hour).burst(15));
+        assert_eq!(PendingLimit::new(&burst).compile(), Some(burst));
+        let guarded = plain(&Spec {
+            guard: Nanos::from_secs(1),
+            ..Spec::new(Algorithm::FixedWindow, 10, hour)
+        });
+        assert_eq!(PendingLimit::new(&guarded).compile(), None);
     }
 }

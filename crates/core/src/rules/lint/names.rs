@@ -14,10 +14,16 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     for rule in set.rules().iter().filter(native) {
         let undeclared = attributes(rule).filter(|name| !set.declared.knows_attribute(name));
         for name in undeclared.filter(|name| seen.insert((*name).to_owned())) {
-            let message = format!(
-                "uses the attribute `{name}`, which is not declared: a caller that spells it \
-                 differently goes unnoticed; write `attributes: [{name}]` at the top"
-            );
+            let message = match built_in(name) {
+                Some(meant) => format!(
+                    "uses the attribute `{name}`, which no proxy sends; write `{meant}`, or `attributes: [{name}]` at \
+                     the top if callers send it"
+                ),
+                None => format!(
+                    "uses the attribute `{name}`, which is not declared: a caller that spells it \
+                     differently goes unnoticed; write `attributes: [{name}]` at the top"
+                ),
+            };
             warnings.push(super::warning(rule, message));
         }
         let undeclared = attributes(rule).filter(|name| !set.declared.attributes.contains(*name));
@@ -31,6 +37,18 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
         }
     }
     units(set, warnings);
+}
+
+/// What is called `name` elsewhere.
+fn built_in(name: &str) -> Option<&'static str> {
+    match name {
+        "uri" | "url" | "request_uri" | "uri_path" | "url_path" | "pathname" | "route"
+        | "endpoint" | "location" => Some("path"),
+        "verb" | "http_method" | "request_method" => Some("method"),
+        "hostname" | "authority" | "server_name" | "vhost" => Some("host"),
+        "client_ip" | "remote_addr" | "source_ip" | "address" => Some("ip"),
+        _ => None,
+    }
 }
 
 /// Where some units are declared, all are meant to be.
