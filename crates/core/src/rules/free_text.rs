@@ -18,7 +18,7 @@ const OF_KNOWN_FORM: [&str; 7] = [
 ];
 
 const CURE: &str = "which is a regular expression and would be compared as it is; write `*` for any text, such as \
-                    \"*bot*\", and a list for several";
+                    \"*bot*\", and a list for several; case counts, so write both where both are meant: [\"*bot*\", \"*Bot*\"]";
 
 /// What is wrong with `text` as a value or pattern of the attribute `name`, and what to write.
 pub(super) fn check(name: &str, text: &str) -> Result<(), String> {

@@ -15,7 +15,9 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     }
     if let Some(domain) = text.strip_prefix('.') {
         let domain = domain.escape_debug();
-        return Err(format!("but no host begins with a dot; write *.{domain}"));
+        return Err(format!(
+            "but no host begins with a dot; write [{domain}, \"*.{domain}\"]"
+        ));
     }
     if text.parse::<Ipv6Addr>().is_ok() {
         return Err(format!(

@@ -22,7 +22,7 @@ pub(crate) fn parse_client_net(text: &str, ipv6_prefix: u8) -> Result<IpNet, Str
             let cut = IpNet::new(net.addr(), ipv6_prefix).map_or(net, |cut| cut.trunc());
             Err(format!(
                 "{}, but IPv6 addresses are cut to /{ipv6_prefix} before they are compared; write \
-                 {cut}, or a larger identity.ipv6_prefix",
+                 {cut}, or a larger identity.ipv6_prefix, which gives each address of a client a limit of its own",
                 shown(text)
             ))
         }

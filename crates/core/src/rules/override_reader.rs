@@ -195,7 +195,7 @@ fn address_text(net: IpNet, ipv6_prefix: u8) -> Result<String, String> {
     if net != client {
         return Err(format!(
             "but IPv6 addresses are cut to /{one_client} before they are compared; write {client}, \
-             or a larger identity.ipv6_prefix"
+             or a larger identity.ipv6_prefix, which gives each address of a client a limit of its own"
         ));
     }
     Ok(client.addr().to_string())

@@ -4,10 +4,10 @@ use super::methods;
 
 /// What is wrong with a path that a rule names, and what to write.
 pub(super) fn check(text: &str) -> Result<(), String> {
-    if let Some(path) = of_nginx(text) {
+    if let Some(meant) = of_nginx(text) {
         return Err(format!(
             "which is a location of nginx; write {}",
-            path.escape_debug()
+            meant.escape_debug()
         ));
     }
     if is_regular_expression(text) {
@@ -31,6 +31,12 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         ));
     }
     check_beginning(text)?;
+    if text.split('/').any(is_optional) {
+        return Err(
+            "in which a segment is optional; write a list without it and with `*` for it: [/files, /files/*]"
+                .to_owned(),
+        );
+    }
     if text.contains(['?', '#']) {
         return Err("but a path has no query; write what stands before `?` or `#`".to_owned());
     }
@@ -66,6 +72,18 @@ pub(super) fn check(text: &str) -> Result<(), String> {
                 .to_owned(),
         );
     }
+    if let Some(sign) = text.chars().find(|c| "<>{}\"`^".contains(*c)) {
+        return Err(format!(
+            "in which {sign:?} is in no path; write `*` for a part that varies, or %{:02X} for the sign",
+            u32::from(sign)
+        ));
+    }
+    if has_bad_escape(text) {
+        return Err(
+            "in which a `%` has no two hexadecimal digits behind it; write `*` for a part that varies, or %25 for the sign"
+                .to_owned(),
+        );
+    }
     if text.contains('\\') {
         return Err(
             r"in which `\` is a `/`, as in requests; leave it out, because no sign needs it, or write `/`"
@@ -75,12 +93,22 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The path of `= /login` and `~ /users`.
-fn of_nginx(text: &str) -> Option<&str> {
+/// What `= /login`, `^~ /api/`, `~ ^/api` and `~ /admin` mean: all but the first hold for all below too.
+fn of_nginx(text: &str) -> Option<String> {
     let (modifier, path) = text.split_once(char::is_whitespace)?;
-    let path = path.trim_start().trim_start_matches('^');
-    let is_modifier = matches!(modifier, "=" | "~" | "~*" | "^~");
-    (is_modifier && path.starts_with('/')).then_some(path)
+    let path = path.trim_start();
+    let (path, is_anchored) = match path.strip_prefix('^') {
+        Some(path) => (path, true),
+        None => (path, false),
+    };
+    let prefix = path.strip_prefix('/')?.trim_end_matches('/');
+    match modifier {
+        "=" => Some(path.to_owned()),
+        "^~" => Some(format!("/{prefix}/**")),
+        "~" | "~*" if is_anchored => Some(format!("/{prefix}/**")),
+        "~" | "~*" => Some(format!("**/{prefix}/**")),
+        _ => None,
+    }
 }
 
 /// The host and the path of `http://example.com/login`, also behind a slash.
@@ -227,10 +255,24 @@ fn is_named(segment: &str) -> bool {
     segment.starts_with(':') || pairs.iter().any(|(open, close)| enclosed(*open, *close))
 }
 
-/// `{*path}`, `{proxy+}`, `{path:path}`, `<path:sub>`, `{rest...}`, `[...slug]`, `:rest*`: all that follows.
+/// `:id?` and `{id?}`.
+fn is_optional(segment: &str) -> bool {
+    let name = segment.trim_end_matches(['}', '>', ']', ')']);
+    is_named(segment.trim_end_matches('?')) && (name.ends_with('?') || segment.ends_with('?'))
+}
+
+fn has_bad_escape(text: &str) -> bool {
+    let mut escapes = text.split('%').skip(1);
+    escapes.any(|rest| {
+        let digits = rest.bytes().take(2).filter(u8::is_ascii_hexdigit);
+        digits.count() < 2
+    })
+}
+
+/// `{*path}`, `{proxy+}`, `{+path}`, `<path..>`, `{path:path}`, `<path:sub>`, `{rest...}`, `[...slug]`, `:rest*`: all that follows.
 fn is_catch_all(segment: &str) -> bool {
     let name = segment.trim_end_matches(['}', '>', ']', ')']);
-    let marks = ["*", "...", ":path", "<path:"];
+    let marks = ["*", "..", ":path", "<path:", "{+"];
     is_named(segment) && (name.ends_with('+') || marks.iter().any(|mark| segment.contains(mark)))
 }
 
@@ -371,7 +413,16 @@ mod tests {
             ("$host/login", "write /login, with"),
             ("!/login", "write `not: { path: /login }`"),
             ("= /login", "write /login"),
-            ("~ ^/users", "write /users"),
+            ("^~ /api/", "write /api/**"),
+            ("~ ^/users", "write /users/**"),
+            ("~* /admin/", "write **/admin/**"),
+            ("/files/<path..>", "write `**` for it"),
+            ("/files/{+path}", "write `**` for it"),
+            ("/files/:id?", "write a list"),
+            ("/files/{id?}", "write a list"),
+            ("/users/<id>.json", "write `*` for a part that varies"),
+            ("/v{version}/x", "or %7B for the sign"),
+            ("/u/%s", "or %25 for the sign"),
             ("/api/{*path}", "write `**` for it"),
             ("/{proxy+}", "write `**` for it"),
             ("/files/{path:path}", "write `**` for it"),

@@ -22,7 +22,10 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
         return Err("which has white space at an end; remove it".to_owned());
     }
     if Glob::is_by_segments(name) && Glob::is_ambiguous(text) && !paths::has_named_segment(text) {
-        return Err("in which `**` is not a whole segment; write `*` within a segment".to_owned());
+        return Err(
+            "in which `**` is not a whole segment; write `*` within a segment and /** for all below: [/api*, /api*/**]"
+                .to_owned(),
+        );
     }
     match name {
         "path" => paths::check(text),

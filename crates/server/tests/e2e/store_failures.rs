@@ -148,6 +148,24 @@ fn a_store_that_a_node_may_not_join_is_an_outage_with_its_cause() {
     node.wait_log(|line| line["message"] == "the store answers again");
 }
 
+/// What this node alone had counted was shown: a client who had used everything seemed to have used nothing.
+#[test]
+fn what_a_client_has_used_is_not_guessed_without_the_store() {
+    let (mut redis, node) = met(Program::Redis7, &[]);
+    let client = ask("192.0.2.1", "/x");
+    for _ in 0..9 {
+        assert_eq!(node.post("/v1/check", &client).status, 200);
+    }
+    let page = node.admin_post("/v1/subjects", &client).json();
+    assert_eq!(page["limits"][0]["used"], 9, "{page}");
+    redis.kill();
+    for path in ["/v1/subjects", "/v1/subjects/reset"] {
+        let reply = node.admin_post(path, &client);
+        assert_eq!(reply.status, 503, "{reply:?}");
+        assert!(reply.body.contains("store_unavailable"), "{reply:?}");
+    }
+}
+
 #[test]
 fn a_store_that_is_gone_is_refused() {
     let cure = "see whether the server runs";

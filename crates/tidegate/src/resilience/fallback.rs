@@ -608,13 +608,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for Fallback<S, R> {
         Ok(())
     }
 
+    /// What only this node has counted is no answer: a client who has used everything would seem to have used
+    /// nothing.
     async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        let node = &self.node;
-        if let Ok(found) = node.guard.inspect(set).await {
-            return Ok(found);
-        }
-        let division = |counter| node.division(counter);
-        Ok(node.memory.local.inspect(set, division, node.store_time()))
+        self.node.guard.inspect(set).await
     }
 
     /// Here nothing is forgotten before the store has answered: whoever is told that nothing was reset has

@@ -262,10 +262,6 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
         }
     }
 
-    async fn call<T>(&self, call: impl Future<Output = Answer<T>> + Send) -> Answer<T> {
-        self.call_by(Nanos::MAX, self.budgets.decision, call).await
-    }
-
     async fn call_by<T>(
         &self,
         until: Nanos,
@@ -515,10 +511,12 @@ impl<S: Store + Probe + 'static, R: Runtime> Guard<S, R> {
     }
 
     pub(super) async fn inspect(&self, set: &ChargeSet<'_>) -> Answer<Vec<Option<Inspection>>> {
-        self.call(self.store()?.inspect(set)).await
+        let (budget, call) = (self.budgets.follow_up(None), self.store()?.inspect(set));
+        self.call_by(Nanos::MAX, budget, call).await
     }
 
     pub(super) async fn reset(&self, set: &ChargeSet<'_>) -> Answer<u64> {
-        self.call(self.store()?.reset(set)).await
+        let (budget, call) = (self.budgets.follow_up(None), self.store()?.reset(set));
+        self.call_by(Nanos::MAX, budget, call).await
     }
 }

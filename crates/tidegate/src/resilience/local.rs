@@ -8,8 +8,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Division, Figures, Limit, Retry, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Hold, Inspection, OnStoreFailure, Outcome, Reading, Refund, Refunded, Role,
-    Seed, Source,
+    Charge, ChargeSet, Hold, OnStoreFailure, Outcome, Reading, Refund, Refunded, Role, Seed, Source,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -190,21 +189,6 @@ impl Local {
             }
         }
         done
-    }
-
-    /// How each counter stands here.
-    pub(super) fn inspect(
-        &self,
-        set: &ChargeSet<'_>,
-        division: impl Fn(u128) -> Division,
-        now: Nanos,
-    ) -> Vec<Option<Inspection>> {
-        let each = set.charges.iter().map(|charge| {
-            let share = share_of(charge, division(charge.counter()))?;
-            let set = ChargeSet::of([under(charge, share)]);
-            self.memory.inspect_at(&set, now).pop().flatten()
-        });
-        each.collect()
     }
 
     /// Forgets counters that were reset on purpose.
