@@ -377,6 +377,8 @@ pub struct Inspection {
     pub used: u64,
     /// What the client would be told.
     pub figures: Figures,
+    /// Whose counter it is: its own, or one that newcomers share because the store is full.
+    pub source: Source,
 }
 
 /// Why a store gave no answer. A refusal is not an error: it travels in an [`Outcome`].

@@ -47,6 +47,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// The line about refunds that lapse at the memory cap, which any client that refunds a lot can cause.
 static LAPSED_AT_CAP: OccasionalLine = OccasionalLine::new();
 
+/// The line about decisions by shared counters, which any client that invents subjects can cause.
+static AT_CAP: OccasionalLine = OccasionalLine::new();
+
 /// The counters.
 pub(crate) enum Counters {
     Memory(MemoryStore<SystemClock>),
@@ -156,6 +159,23 @@ impl Counters {
     pub(crate) fn sweep(&self, tables: usize) {
         if let Some(store) = self.memory() {
             store.sweep(tables);
+        }
+    }
+
+    /// Warns of decisions by counters that newcomers share. `reported` is how many there were before.
+    pub(crate) fn report_overflow(&self, reported: &mut u64) {
+        let Some(store) = self.memory() else {
+            return;
+        };
+        let overflowed = store.stats().overflow;
+        if overflowed > *reported && AT_CAP.count().is_some() {
+            let decisions = overflowed - *reported;
+            warn!(
+                decisions,
+                "counters are at --memory-cap: clients without one share a few, and are denied together; raise it, or limit \
+                 by address who can invent clients"
+            );
+            *reported = overflowed;
         }
     }
 

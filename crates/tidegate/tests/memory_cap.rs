@@ -95,6 +95,9 @@ fn a_newcomer_shares_a_counter_that_has_the_full_limit() {
     let limit = limit(Algorithm::TokenBucket, 5, HOUR);
     let who = newcomer(&full, &full.rule, &limit);
     assert_eq!(full.admitted(&limit, who, 8), (5, Source::Overflow));
+    let looked = set(charge(&full.rule, &limit, who));
+    let found = full.store.inspect_at(&looked, full.clock.now())[0].expect("a counter");
+    assert_eq!(found.source, Source::Overflow);
 }
 
 /// Otherwise a subject could spend its limit on the shared counter, and once more on its own.

@@ -173,6 +173,7 @@ impl Model {
         (figures.reset_after > Nanos::ZERO).then(|| Inspection {
             used: charge.limit.used(&state, at),
             figures,
+            source: Source::Exact,
         })
     }
 

@@ -496,7 +496,7 @@ fn connections(settings: &Settings) -> usize {
 /// that have nothing left to tell.
 async fn keep_house(service: Arc<Service>) {
     let mut tick = tokio::time::interval(SWEEP_EVERY);
-    let mut told = None;
+    let (mut told, mut overflowed) = (None, 0);
     for ticks in 0_u64.. {
         tick.tick().await;
         service.settle_lines();
@@ -507,6 +507,7 @@ async fn keep_house(service: Arc<Service>) {
         store.sweep(SWEEP_TABLES);
         store.tell_safety(&mut told);
         store.report_health();
+        store.report_overflow(&mut overflowed);
     }
 }
 

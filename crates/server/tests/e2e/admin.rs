@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::http::{Client, ask};
-use crate::server::{BINARY, Server};
+use crate::server::{BINARY, Server, wait_for};
 
 const RULES: &str = "
 version: 1
@@ -291,4 +291,38 @@ fn a_wider_admin_listener_needs_a_token() {
             .status,
         200
     );
+}
+
+/// Newcomers were denied together without a line in the log, and the page had one who had used nothing as one who had
+/// used all.
+#[test]
+fn newcomers_at_the_memory_cap_are_reported() {
+    let rules =
+        "version: 1\nrules:\n  - { name: r, by: user, rate: 5/day, algorithm: sliding-log }\n";
+    let server = Server::with(rules, &["--memory-cap", "16MiB"]);
+    let mut client = server.client();
+    let check = |user: usize| format!(r#"{{"attributes": {{"user": "u{user}"}}}}"#);
+    let mut users = (0..).step_by(1_000).map(|first| {
+        let list: Vec<String> = (first..first + 1_000).map(check).collect();
+        format!("[{}]", list.join(","))
+    });
+    wait_for("a full memory", || {
+        client.post("/v1/check", &users.next().unwrap());
+        (server.metric("tidegate_store_overflow_total") > 0).then_some(())
+    });
+    server.wait_log(|line| {
+        let message = line["message"].as_str().unwrap_or_default();
+        line["level"] == "WARN" && message.starts_with("counters are at --memory-cap")
+    });
+    // Some parts of the table are full before others.
+    let mut ids = 1_000_000_000..;
+    let newcomer = wait_for("a newcomer without room", || {
+        let newcomer = check(ids.next().unwrap());
+        let reply = client.post("/v1/check", &newcomer).json();
+        (reply["source"] == "overflow").then_some(newcomer)
+    });
+    let page = server.admin_post("/v1/subjects", &newcomer).json();
+    assert_eq!(page["limits"][0]["source"], "overflow", "{page}");
+    let known = server.admin_post("/v1/subjects", &check(0)).json();
+    assert_eq!(known["limits"][0]["source"], "exact", "{known}");
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Retry, State, Verdict};
 use tidegate_core::store::{
     Beat, Charge, ChargeSet, Granted, Held, Hold, Inspection, Life, NodeId, Outcome, Probe, Refund,
-    Refunded, Reserve, Seed, Settle, Settled, Slot, Store, StoreError, Vitals,
+    Refunded, Reserve, Seed, Settle, Settled, Slot, Source, Store, StoreError, Vitals,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
@@ -445,6 +445,7 @@ impl Store for Link {
                 (figures.reset_after > Nanos::ZERO).then(|| Inspection {
                     used: model.counters.used(charge.counter(), &charge.limit, now),
                     figures,
+                    source: Source::Exact,
                 })
             });
             each.collect()

@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tidegate::Standing;
 use tidegate::observe::Exposition;
+use tidegate_core::store::Source;
 
 use super::guard::Guard;
 use super::missing;
@@ -248,7 +249,9 @@ fn single(body: &[u8]) -> Result<Ask<'_>, Refusal> {
 
 fn standing(standing: &Standing) -> Value {
     let inspection = standing.inspection;
+    let source = inspection.map_or(Source::Exact, |found| found.source);
     json!({
+        "source": source.name(),
         "rule": standing.rule,
         "rate": standing.rate,
         "limit": standing.capacity,

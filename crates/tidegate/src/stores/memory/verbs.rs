@@ -185,12 +185,14 @@ impl<C> MemoryStore<C> {
         let books = self.open(&mut locks, &set.charges, self.present(now));
         let mut inspections = Vec::with_capacity(set.charges.len());
         for (i, charge) in set.charges.iter().enumerate() {
-            let (state, moment) = books.accounts[books.of[i]].under(&charge.limit, now);
+            let account = &books.accounts[books.of[i]];
+            let (state, moment) = account.under(&charge.limit, now);
             let figures = charge.limit.figures(&state, moment);
             let in_use = figures.reset_after > Nanos::ZERO;
             inspections.push(in_use.then(|| Inspection {
                 used: charge.limit.used(&state, moment),
                 figures,
+                source: account.source,
             }));
         }
         inspections

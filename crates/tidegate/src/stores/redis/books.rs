@@ -234,6 +234,7 @@ impl<'c> Books<'c> {
         (figures.reset_after > Nanos::ZERO).then(|| Inspection {
             used: limit.used(&state, at),
             figures,
+            source: Source::Exact,
         })
     }
 
