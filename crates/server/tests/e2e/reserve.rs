@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tidegate_parts::{Fault, Proxy, Server as Redis};
 
 use crate::http::{Client, Reply};
-use crate::server::{DEADLINE, Server};
+use crate::server::{DEADLINE, Server, wait_for};
 use crate::window::unit;
 
 fn rules(limit: u64) -> String {
@@ -60,10 +60,13 @@ fn used(node: &Server) -> u64 {
     used_by(node, "ada")
 }
 
+/// Waits for a store that is away.
 fn used_by(node: &Server, user: &str) -> u64 {
     let who = json!({"attributes": {"user": user}}).to_string();
-    let found = node.admin_post("/v1/subjects", &who);
-    let found = found.json();
+    let found = wait_for("the store", || {
+        let reply = node.admin_post("/v1/subjects", &who);
+        (reply.status != 503).then(|| reply.json())
+    });
     let limit = &found["limits"][0];
     limit["used"].as_u64().unwrap_or_else(|| panic!("{found}"))
 }
