@@ -16,7 +16,7 @@ fn rules(text: &str) -> RuleSet {
     parse(&[file]).unwrap_or_else(|faults| panic!("{faults}"))
 }
 
-/// A request written as `ip=192.0.2.1 path=/a method=GET`; `key=NAME` is a listed API key.
+/// A request written as `ip=192.0.2.1 path=/a method=GET`; `key=NAME` is a listed API key, `key=` one without a name.
 fn request(text: &str) -> Request<'_> {
     let mut request = Request::default();
     for pair in text.split(' ').filter(|pair| !pair.is_empty()) {
@@ -27,7 +27,7 @@ fn request(text: &str) -> Request<'_> {
                 request.api_key = Some(ApiKey {
                     digest: [7; 32],
                     tier: None,
-                    name: Some(value),
+                    name: Some(value).filter(|name| !name.is_empty()),
                 });
             }
             "tokens" => {
@@ -97,6 +97,20 @@ fn any_attribute_can_be_matched_and_an_absent_one_never_is() {
         "path=/x method=POST ip=10.0.0.1 user=u",
         "inside known",
     );
+}
+
+/// Keys without a name had no limit where a rule is for whoever has a key.
+#[test]
+fn any_key_is_one_with_or_without_a_name() {
+    let set = rules(
+        "rules:\n  \
+         - { name: any, match: { api_key: \"**\" }, by: ip, rate: 1/s }\n  \
+         - { name: some, match: { api_key: \"p*\" }, by: ip, rate: 1/s }\n  \
+         - { name: none, match: { not: { api_key: \"*\" } }, by: ip, rate: 1/s }\n",
+    );
+    check(&set, "ip=192.0.2.1 key=partner", "any some");
+    check(&set, "ip=192.0.2.1 key=", "any");
+    check(&set, "ip=192.0.2.1", "none");
 }
 
 #[test]

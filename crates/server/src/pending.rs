@@ -87,30 +87,36 @@ fn format(pending: &[PendingUnits]) -> String {
 
 fn parse(text: &str) -> Option<Vec<PendingUnits>> {
     let mut lines = text.strip_suffix('\n')?.split('\n');
-    let has_limits = match lines.next()? {
-        TITLE => true,
-        TITLE_WITHOUT_LIMITS => false,
+    let form = match lines.next()? {
+        TITLE => PendingForm::WithLimits,
+        TITLE_WITHOUT_LIMITS => PendingForm::WithoutLimits,
         _ => return None,
     };
     let count: usize = lines.next()?.parse().ok()?;
-    let parsed = lines.map(|line| {
-        let words = if has_limits { 10 } else { 6 };
-        parse_line(line.splitn(words, ' '), has_limits)
-    });
+    let parsed = lines.map(|line| parse_line(line, form));
     let pending: Vec<PendingUnits> = parsed.collect::<Option<_>>()?;
     (pending.len() == count).then_some(pending)
 }
 
-fn parse_line<'t>(
-    mut words: impl Iterator<Item = &'t str>,
-    has_limit: bool,
-) -> Option<PendingUnits> {
+/// What a line holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PendingForm {
+    WithLimits,
+    WithoutLimits,
+}
+
+fn parse_line(line: &str, form: PendingForm) -> Option<PendingUnits> {
+    let mut words = match form {
+        PendingForm::WithLimits => line.splitn(10, ' '),
+        PendingForm::WithoutLimits => line.splitn(6, ' '),
+    };
     let subject = words.next().filter(|word| word.len() == 32)?;
     let subject = u128::from_str_radix(subject, 16).ok()?;
     let rate = words.next()?.parse().ok()?;
     let tag = u32::from_str_radix(words.next()?, 16).ok()?;
     let units = words.next()?.parse().ok()?;
     let at = Nanos::new(words.next()?.parse().ok()?);
+    // Without a count it is none that can be compiled.
     let mut limit = PendingLimit {
         tag,
         algorithm: Algorithm::FixedWindow,
@@ -118,7 +124,7 @@ fn parse_line<'t>(
         per: Nanos::ZERO,
         capacity: 0,
     };
-    if has_limit {
+    if form == PendingForm::WithLimits {
         limit.algorithm = Algorithm::from_name(words.next()?)?;
         limit.count = words.next()?.parse().ok()?;
         limit.per = Nanos::new(words.next()?.parse().ok()?);

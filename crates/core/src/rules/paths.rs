@@ -93,7 +93,8 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What `= /login`, `^~ /api/`, `~ ^/api` and `~ /admin` mean: all but the first hold for all below too.
+/// What `= /login`, `^~ /api/`, `~ ^/api` and `~ /admin` mean: all but the first hold for all below too. None where
+/// the path has signs of a regular expression: they would stand in the advice.
 fn of_nginx(text: &str) -> Option<String> {
     let (modifier, path) = text.split_once(char::is_whitespace)?;
     let path = path.trim_start();
@@ -102,6 +103,10 @@ fn of_nginx(text: &str) -> Option<String> {
         None => (path, false),
     };
     let prefix = path.strip_prefix('/')?.trim_end_matches('/');
+    let is_plain = |c: char| c.is_alphanumeric() || "/-_~".contains(c);
+    if prefix.is_empty() || !prefix.chars().all(is_plain) {
+        return None;
+    }
     match modifier {
         "=" => Some(path.to_owned()),
         "^~" => Some(format!("/{prefix}/**")),
@@ -416,6 +421,8 @@ mod tests {
             ("^~ /api/", "write /api/**"),
             ("~ ^/users", "write /users/**"),
             ("~* /admin/", "write **/admin/**"),
+            ("~ ^/api$", "which is a regular expression"),
+            ("^~ /", "/** for all below"),
             ("/files/<path..>", "write `**` for it"),
             ("/files/{+path}", "write `**` for it"),
             ("/files/:id?", "write a list"),

@@ -496,7 +496,7 @@ fn connections(settings: &Settings) -> usize {
 /// that have nothing left to tell.
 async fn keep_house(service: Arc<Service>) {
     let mut tick = tokio::time::interval(SWEEP_EVERY);
-    let (mut told, mut overflowed) = (None, 0);
+    let (mut unacknowledged, mut overflowed) = (None, 0);
     for ticks in 0_u64.. {
         tick.tick().await;
         service.settle_lines();
@@ -505,7 +505,7 @@ async fn keep_house(service: Arc<Service>) {
         }
         let store = service.limiter.store();
         store.sweep(SWEEP_TABLES);
-        store.tell_safety(&mut told);
+        store.tell_safety(&mut unacknowledged);
         store.report_health();
         store.report_overflow(&mut overflowed);
     }
