@@ -14,6 +14,8 @@ mod edges;
 mod envoy_compat;
 mod first_config;
 mod ids;
+#[cfg(test)]
+mod instruction_counts;
 mod kept;
 mod live;
 mod logs;

@@ -6,11 +6,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// What the script prints after the output of a cargo that prints `output` and ends with `status`, and how
-/// the script ends.
+/// the script ends. Nothing is wrong with the instruction counts.
 fn run(output: &str, status: i32) -> (Vec<String>, Option<i32>) {
+    run_and_count(output, status, 0)
+}
+
+/// The same where the instruction counts end with `counted`.
+fn run_and_count(output: &str, status: i32, counted: i32) -> (Vec<String>, Option<i32>) {
     let folder = tempfile::tempdir().expect("a folder");
     let cargo = folder.path().join("cargo");
-    let text = format!("#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {status}\n");
+    let text = format!(
+        "#!/bin/sh\n[ \"$2\" = --profile ] && exit {counted}\ncat <<'END'\n{output}\nEND\nexit {status}\n"
+    );
     fs::write(&cargo, text).expect("a program");
     fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect("executable");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/test");
@@ -59,6 +66,19 @@ fn a_program_that_gives_no_results_is_reported() {
     ];
     assert_eq!(
         run(output, 101),
+        (want.map(str::to_owned).into(), Some(101))
+    );
+}
+
+#[test]
+fn instruction_counts_that_fail_decide_too() {
+    let output = "test result: ok. 5 passed; 0 failed; 0 ignored";
+    let want = [
+        "cargo ended with status 101, and no test failed",
+        "5 passed, 0 failed",
+    ];
+    assert_eq!(
+        run_and_count(output, 0, 101),
         (want.map(str::to_owned).into(), Some(101))
     );
 }

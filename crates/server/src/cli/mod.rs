@@ -13,6 +13,9 @@ mod schema;
 mod serve;
 mod warnings;
 
+#[cfg(test)]
+pub(crate) use serve::service;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;

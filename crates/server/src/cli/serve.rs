@@ -63,7 +63,7 @@ const JOIN_WITHIN: Duration = Duration::from_secs(2);
 const REQUIRED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why the service does not run.
-enum Failure {
+pub(crate) enum Failure {
     /// It was told something it cannot do.
     Config(String),
     /// The system does not let it.
@@ -393,7 +393,8 @@ async fn join_soon(
     Ok(())
 }
 
-fn service(
+/// What edges share, as `settings` want it.
+pub(crate) fn service(
     settings: &Settings,
     own: Option<&Secret>,
     kept: &Kept,

@@ -1,0 +1,136 @@
+//! A running service whose connections are pipes in memory.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::algorithms::Precision;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+
+use super::counted_section;
+use crate::address::Place;
+use crate::cli;
+use crate::config::Layer;
+use crate::drain::{Drain, Idle};
+use crate::edges::envoy::serve::Envoy;
+use crate::edges::http::serve::Public;
+use crate::edges::resp::serve::Resp;
+use crate::kept::Kept;
+use crate::net::listener::Door;
+use crate::net::unread::{MAX_LISTENER_BYTES, UnreadResponses};
+use crate::net::waiting_streams::WaitingStreams;
+use crate::net::watch::{Guards, Keeping};
+use crate::service::Service;
+
+const RULES: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/src/instruction_counts/rules.yaml"
+);
+
+/// More than a request or response of any path takes.
+const PIPE_BYTES: usize = 256 << 10;
+
+/// A service on memory with the rules of this folder.
+pub(super) struct InMemoryService {
+    service: Arc<Service>,
+    drain: Drain,
+    _idle: Idle,
+    runtime: Runtime,
+}
+
+impl InMemoryService {
+    pub(super) fn start() -> Self {
+        let layer = Layer {
+            rules: Some(Path::new(RULES).to_owned()),
+            ..Layer::default()
+        };
+        let settings = layer.settle().expect("settings that fit together");
+        let (drain, idle) = Drain::new();
+        let kept = Kept::open(None).expect("the system has randomness");
+        let service = cli::service(&settings, None, &kept, &drain);
+        let Ok(service) = service else {
+            panic!("the rules of this folder cannot be read")
+        };
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        InMemoryService {
+            service: Arc::new(service),
+            drain,
+            _idle: idle,
+            runtime: builder.enable_all().build().expect("a runtime"),
+        }
+    }
+
+    /// A connection to the public HTTP listener.
+    pub(super) fn http(&self) -> DuplexStream {
+        self.connect(Public(Arc::clone(&self.service)))
+    }
+
+    /// A connection to the gRPC listener.
+    pub(super) fn grpc(&self) -> DuplexStream {
+        self.connect(Envoy(Arc::clone(&self.service)))
+    }
+
+    /// A connection to the listener for Redis clients.
+    pub(super) fn resp(&self) -> DuplexStream {
+        let service = Arc::clone(&self.service);
+        self.connect(Resp::new(service, None, Precision::Memory))
+    }
+
+    fn connect(&self, door: impl Door) -> DuplexStream {
+        let (client, server) = tokio::io::duplex(PIPE_BYTES);
+        let metrics = Arc::clone(&self.service.metrics);
+        let room = Arc::new(Semaphore::new(1)).try_acquire_owned();
+        let guards = Guards {
+            _room: room.expect("a permit that nobody has"),
+            seat: None,
+            _busy: self.drain.busy(),
+            phase: self.drain.watch(),
+            metrics: Arc::clone(&metrics),
+            waiting_streams: WaitingStreams::new(WaitingStreams::MAX_BYTES, Arc::clone(&metrics)),
+            unfinished_heads: Arc::new(Semaphore::new(1)),
+            unread: UnreadResponses::new(MAX_LISTENER_BYTES, metrics),
+            silent: None,
+            large: Arc::default(),
+        };
+        let keeping = Keeping {
+            idle: Duration::from_secs(60),
+            age: None,
+            first_request: None,
+        };
+        let peer = Place::Tcp(SocketAddr::from(([127, 0, 0, 1], 40_000)));
+        let _served = self
+            .runtime
+            .spawn(door.serve(server, peer, keeping, guards));
+        client
+    }
+
+    /// Runs `work` to its end, with the connections beside it.
+    pub(super) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
+    /// Runs `work` where callgrind counts, with the connections beside it.
+    pub(super) fn count(&self, work: impl AsyncFnOnce()) {
+        let mut work = Some(work);
+        counted_section(&mut || {
+            if let Some(work) = work.take() {
+                self.runtime.block_on(work());
+            }
+        });
+    }
+}
+
+/// Sends a request and reads its response. The service writes a response before it waits for the next request, so
+/// that one read finds all of it.
+pub(super) async fn exchange<'b>(
+    pipe: &mut DuplexStream,
+    request: &[u8],
+    response: &'b mut [u8],
+) -> &'b [u8] {
+    pipe.write_all(request).await.expect("an open pipe");
+    let read = pipe.read(response).await.expect("an open pipe");
+    &response[..read]
+}
